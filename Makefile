@@ -90,6 +90,7 @@ TEST_HELPERS := $(filter-out $(TEST_MAINS),$(TEST_SOURCES))
 TEST_PROGRAMS := $(TEST_MAINS:%.c=$(B)/%)
 TEST_OBJECTS := $(TEST_SOURCES:%.c=$(B)/%.o)
 TEST_LIBRARY := $(B)/libdpqtest.a
+CLI_TOOLS := $(patsubst %.c,$(B)/%,$(sort $(wildcard tests/cli/*.c)))
 
 .PHONY: all program tests check check-mpi lint format-check docs install clean print-variant print-missing gpu force
 
@@ -99,7 +100,7 @@ all: gpu program
 program: $(B)/dpquant
 	@cmp -s $(B)/dpquant build/dpquant || { ln -f $(B)/dpquant build/dpquant 2>/dev/null || cp -f $(B)/dpquant build/dpquant; }
 
-tests: $(TEST_PROGRAMS)
+tests: $(TEST_PROGRAMS) $(CLI_TOOLS)
 
 $(B)/dpquant: $(MAIN_OBJECT) $(LIBRARY)
 	$(call say,LD,$@)
@@ -117,6 +118,11 @@ $(TEST_LIBRARY): $(TEST_HELPERS:%.c=$(B)/%.o) $(B)/sources.txt
 $(TEST_PROGRAMS): $(B)/%: $(B)/%.o $(TEST_LIBRARY) $(LIBRARY)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $< $(TEST_LIBRARY) $(LIBRARY) -lcmocka $(LDLIBS_ALL)
+
+$(CLI_TOOLS): $(B)/%: %.c $(LIBRARY) $(B)/flags.txt
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(WARN) $(LDFLAGS_ALL) -o $@ $< $(LIBRARY) $(LDLIBS_ALL)
 
 $(OBJECTS): $(B)/%.o: %.c $(B)/flags.txt | $(B)/version.h
 	$(call say,CC,$<)

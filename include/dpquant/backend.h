@@ -25,6 +25,9 @@ void dpq_backend_destroy(dpq_backend **backend);
 int dpq_backend_threads(const dpq_backend *backend);
 /* Cores the affinity mask of this process allows. */
 int dpq_backend_allowed_cores(void);
+/* WANTED when positive; else OMP_NUM_THREADS; else one a core this process may use, where ranks of a host that are not bound
+ * apart share its cores. */
+int dpq_backend_choose_threads(int64_t wanted, int ranks_on_host);
 const char *dpq_backend_isa(void);          /* "avx512_core_bf16", ... as the matrix library sees it */
 const char *dpq_backend_libraries(void);    /* "oneDNN 2.6.3, OpenBLAS 0.3.21 (...)" */
 dpq_compute dpq_backend_auto_compute(void); /* what AUTO means here: F32 or BF16 */

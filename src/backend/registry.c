@@ -3,11 +3,16 @@
 #include <omp.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "backend_ops.h"
 #include "cpu_gemm.h"
 #include "dpquant/clock.h"
+#include "dpquant/str.h"
+
+#define MAX_THREADS 4096
 
 void openblas_set_num_threads(int threads);
 char *openblas_get_config(void);
@@ -23,6 +28,23 @@ int dpq_backend_allowed_cores(void)
     }
     int cores = CPU_COUNT(&set);
     return cores > 0 ? cores : 1;
+}
+
+int dpq_backend_choose_threads(int64_t wanted, int ranks_on_host)
+{
+    int64_t from_env = 0;
+    const char *env = getenv("OMP_NUM_THREADS");
+    int allowed = dpq_backend_allowed_cores();
+    if (wanted > 0) {
+        return (int)wanted;
+    }
+    if (env != NULL && dpq_parse_int64(env, &from_env) && from_env > 0 && from_env <= MAX_THREADS) {
+        return (int)from_env;
+    }
+    if ((long)allowed * ranks_on_host > sysconf(_SC_NPROCESSORS_ONLN)) {
+        return allowed > ranks_on_host ? allowed / ranks_on_host : 1;
+    }
+    return allowed;
 }
 
 static dpq_status create_thread_state(dpq_backend *be)

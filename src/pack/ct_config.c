@@ -183,7 +183,7 @@ static dpq_status is_ignored(const dpq_json *config, const char *file, const cha
     DPQ_TRY(list_member(config, file, "ignore", &list));
     size_t n = list == NULL ? 0 : dpq_json_size(list);
     for (size_t i = 0; i < n && !*ignored; i++) {
-        const char *text;
+        const char *text = NULL;
         int rank;
         DPQ_TRY(string_item(list, i, file, "ignore", &text));
         DPQ_TRY(entry_matches(text, module, file, ignored, &rank));
@@ -208,7 +208,7 @@ static dpq_status find_group(const dpq_json *groups, const char *file, const cha
         DPQ_TRY(list_member(group, file, "targets", &targets));
         size_t n = targets == NULL ? 0 : dpq_json_size(targets);
         for (size_t i = 0; i < n; i++) {
-            const char *text;
+            const char *text = NULL;
             bool matches;
             int rank;
             DPQ_TRY(string_item(targets, i, file, "targets", &text));
