@@ -2,6 +2,7 @@
 # Builds dpquant: sources found by wildcard, objects in build/<variant>/, the program at build/dpquant.
 #
 #   make [DEBUG=1] [SAN=address,undefined] [WERROR=1] [CUDA=auto|0|1] [NCCL=auto|0|1] [V=1]
+#   make bench            benchmark programs in build/bench
 #   make check | check-mpi NP="1 2 3 4" | lint | format-check | docs | install PREFIX=/usr/local | clean
 #
 # Settings of one machine (CC, EXTRA_CFLAGS, EXTRA_LDLIBS, PREFIX, NVCC, ...) go into config.mk, which is not tracked.
@@ -92,7 +93,7 @@ TEST_OBJECTS := $(TEST_SOURCES:%.c=$(B)/%.o)
 TEST_LIBRARY := $(B)/libdpqtest.a
 CLI_TOOLS := $(patsubst %.c,$(B)/%,$(sort $(wildcard tests/cli/*.c)))
 
-.PHONY: all program tests check check-mpi lint format-check docs install clean print-variant print-missing gpu force
+.PHONY: all program tests bench check check-mpi lint format-check docs install clean print-variant print-missing gpu force
 
 all: gpu program
 
@@ -135,6 +136,17 @@ $(TEST_OBJECTS): $(B)/%.o: %.c $(B)/flags.txt | $(B)/version.h
 	$(Q)$(CC) $(CPPFLAGS_ALL) -Itests $(CFLAGS_ALL) $(WARN) -MMD -MP -c -o $@ $<
 
 -include $(OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d)
+
+# ---- benchmarks: make bench, then build/bench/<name>
+BENCH_PROGRAMS := $(patsubst scripts/bench/%.c,$(B)/bench/%,$(sort $(wildcard scripts/bench/*.c)))
+
+$(BENCH_PROGRAMS): $(B)/bench/%: scripts/bench/%.c $(LIBRARY)
+	$(call say,LD,$@)
+	@mkdir -p $(@D) build/bench
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(WARN) $(LDFLAGS_ALL) -o $@ $< $(LIBRARY) $(LDLIBS_ALL)
+	@cp -f $@ build/bench/
+
+bench: $(BENCH_PROGRAMS)
 
 # ---- generated files, rewritten only when their content changes
 replace = cmp -s $@.new $@ && rm -f $@.new || mv -f $@.new $@

@@ -73,7 +73,7 @@ DPQ_MUST_USE dpq_status dpq_op_column_sumsq(dpq_backend *be, const dpq_tensor *x
 int64_t dpq_xtx_tiles_per_edge(int64_t k);
 int64_t dpq_xtx_count(int64_t k); /* int64 elements of the whole lower triangle */
 /* sums += round(x_s^T x_s / 2^(e_i + e_j)) for each of N samples x_s (T_s,K) act, each rounded once from its fp32 product
- * (product type: COMPUTE as in dpq_op_attention). */
+ * (product type: COMPUTE as in dpq_op_attention). After DPQ_E_NUMERIC (a product is not finite) the sums are unspecified. */
 DPQ_MUST_USE dpq_status dpq_op_xtx_accumulate(dpq_backend *be, const dpq_tensor *x, int64_t n, const int32_t *exponent,
                                               dpq_compute compute, int64_t *sums);
 /* h (K,K) F64 or F32 full symmetric = scale * sums * 2^(e_i + e_j). */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hessian sums x^T x in exact integers (docs/algorithms/exactness.md): one thread owns a tile of the lower triangle and walks over all samples;
+/* Hessian sums x^T x in exact integers (docs/algorithms/exactness.md): one thread owns a tile of the lower triangle and walks over the samples;
  * each sample's product is rounded once, to a multiple of 2^(e_i + e_j), and added while it is in cache. */
 #include <math.h>
 
@@ -52,54 +52,63 @@ static bool add_rounded(const float *restrict c, double unit_row, const double *
     return poison == 0.0f;
 }
 
+/* Samples are packed a few at a time: each into panels of DPQ_XTX_TILE columns, contiguous and in the product's type, so that
+ * tiles read dense memory and a widening is done once. */
+#define PACK_BYTES (16 << 20)
+
 typedef struct {
     dpq_backend *be;
-    const dpq_tensor *x;
-    int64_t n, k;
+    const dpq_tensor *x; /* samples of this round */
+    int64_t n, k, panels;
     const int32_t *exponent;
     dpq_dtype dtype;
+    char *packed;
+    int64_t sample_elems; /* room of one sample in packed */
     int64_t *sums;
 } xtx_job;
 
-/* Columns [col0, col0 + cols) of x in the product's type: in place, or widened into the workspace. */
-static dpq_status panel(const xtx_job *job, const dpq_tensor *x, int64_t col0, int64_t cols, dpq_workspace *ws, const void **data,
-                        int64_t *ld)
+static int64_t panel_width(const xtx_job *job, int64_t panel)
 {
-    *data = (const char *)x->data + (size_t)col0 * dpq_dtype_bytes(x->dtype);
-    *ld = x->stride[0];
-    if (x->dtype == job->dtype) {
-        return DPQ_OK;
-    }
-    void *wide;
-    DPQ_TRY(dpq_workspace_alloc(ws, x->dim[0] * cols, sizeof(float), &wide));
+    int64_t rest = job->k - panel * DPQ_XTX_TILE;
+    return rest < DPQ_XTX_TILE ? rest : DPQ_XTX_TILE;
+}
+
+static char *panel_at(const xtx_job *job, int64_t sample, int64_t panel)
+{
+    int64_t before = sample * job->sample_elems + panel * DPQ_XTX_TILE * job->x[sample].dim[0];
+    return job->packed + (size_t)before * dpq_dtype_bytes(job->dtype);
+}
+
+static dpq_status pack_panel(void *context, int64_t i, int thread, dpq_workspace *ws)
+{
+    const xtx_job *job = context;
+    (void)thread;
+    (void)ws;
+    int64_t sample = i / job->panels, panel = i % job->panels, width = panel_width(job, panel);
+    const dpq_tensor *x = &job->x[sample];
+    char *to = panel_at(job, sample, panel);
+    size_t from_elem = dpq_dtype_bytes(x->dtype), to_elem = dpq_dtype_bytes(job->dtype);
     for (int64_t t = 0; t < x->dim[0]; t++) {
-        const char *row = (const char *)dpq_row_at(x, t) + (size_t)col0 * dpq_dtype_bytes(x->dtype);
-        DPQ_TRY(dpq_convert(row, x->dtype, (float *)wide + t * cols, DPQ_DTYPE_F32, cols));
+        const char *row = (const char *)dpq_row_at(x, t) + (size_t)(panel * DPQ_XTX_TILE) * from_elem;
+        if (x->dtype == job->dtype) {
+            memcpy(to + (size_t)(t * width) * to_elem, row, (size_t)width * to_elem);
+        } else {
+            dpq_row_load(row, x->dtype, width, (float *)to + t * width);
+        }
     }
-    *data = wide;
-    *ld = cols;
     return DPQ_OK;
 }
 
-static dpq_status add_sample(const xtx_job *job, const dpq_tensor *x, int64_t row0, int64_t col0, const double *unit_row,
-                             const double *unit_col, int thread, dpq_workspace *ws, float *c, int64_t *sums)
+static dpq_status add_sample(const xtx_job *job, int64_t sample, int64_t row, int64_t col, const double *unit_row, const double *unit_col,
+                             int thread, float *c, int64_t *sums)
 {
-    const void *a, *b;
-    int64_t lda, ldb;
-    int64_t rows = job->k - row0 < DPQ_XTX_TILE ? job->k - row0 : DPQ_XTX_TILE;
-    int64_t cols = job->k - col0 < DPQ_XTX_TILE ? job->k - col0 : DPQ_XTX_TILE;
-    DPQ_TRY(panel(job, x, row0, rows, ws, &a, &lda));
-    b = a;
-    ldb = lda;
-    if (col0 != row0) {
-        DPQ_TRY(panel(job, x, col0, cols, ws, &b, &ldb));
-    }
-    const dpq_gemm_shape shape = {.m = rows, .n = cols, .k = x->dim[0], .lda = lda, .ldb = ldb, .ldc = cols,
+    int64_t rows = panel_width(job, row), cols = panel_width(job, col);
+    const dpq_gemm_shape shape = {.m = rows, .n = cols, .k = job->x[sample].dim[0], .lda = rows, .ldb = cols, .ldc = cols,
                                   .a_transposed = true, .dtype = job->dtype};
-    DPQ_TRY(dpq_gemm_run(job->be->gemm[thread], &shape, a, b, c));
+    DPQ_TRY(dpq_gemm_run(job->be->gemm[thread], &shape, panel_at(job, sample, row), panel_at(job, sample, col), c));
     for (int64_t r = 0; r < rows; r++) {
         if (!add_rounded(c + r * cols, unit_row[r], unit_col, cols, sums + r * DPQ_XTX_TILE)) {
-            return DPQ_RAISE(DPQ_E_NUMERIC, "sum of products of input channel %lld is not finite", (long long)(row0 + r));
+            return DPQ_RAISE(DPQ_E_NUMERIC, "sum of products of input channel %lld is not finite", (long long)(row * DPQ_XTX_TILE + r));
         }
     }
     return DPQ_OK;
@@ -118,14 +127,19 @@ static dpq_status xtx_tile(void *context, int64_t i, int thread, dpq_workspace *
     }
     void *product;
     DPQ_TRY(dpq_workspace_alloc(ws, DPQ_XTX_TILE * DPQ_XTX_TILE, sizeof(float), &product));
-    dpq_status st = DPQ_OK;
-    for (int64_t s = 0; s < job->n && st == DPQ_OK; s++) {
-        dpq_workspace_mark mark = dpq_workspace_get_mark(ws);
-        st = add_sample(job, &job->x[s], row * DPQ_XTX_TILE, col * DPQ_XTX_TILE, unit_row, unit_col, thread, ws, product,
-                        job->sums + i * DPQ_XTX_TILE * DPQ_XTX_TILE);
-        dpq_workspace_release(ws, mark);
+    for (int64_t s = 0; s < job->n; s++) {
+        DPQ_TRY(add_sample(job, s, row, col, unit_row, unit_col, thread, product, job->sums + i * DPQ_XTX_TILE * DPQ_XTX_TILE));
     }
-    return st;
+    return DPQ_OK;
+}
+
+static int64_t longest(const dpq_tensor *x, int64_t n)
+{
+    int64_t most = 0;
+    for (int64_t s = 0; s < n; s++) {
+        most = x[s].dim[0] > most ? x[s].dim[0] : most;
+    }
+    return most;
 }
 
 dpq_status dpq_xtx_accumulate_cpu(dpq_backend *be, const dpq_tensor *x, int64_t n, const int32_t *exponent,
@@ -134,10 +148,26 @@ dpq_status dpq_xtx_accumulate_cpu(dpq_backend *be, const dpq_tensor *x, int64_t 
     if (n == 0) {
         return DPQ_OK;
     }
-    xtx_job job = {.be = be, .x = x, .n = n, .k = x[0].dim[1], .exponent = exponent, .sums = sums};
+    xtx_job job = {.be = be, .k = x[0].dim[1], .panels = dpq_xtx_tiles_per_edge(x[0].dim[1]), .exponent = exponent, .sums = sums};
     job.dtype = dpq_product_dtype(x[0].dtype, x[0].dtype, compute);
-    int64_t edge = dpq_xtx_tiles_per_edge(job.k);
-    return dpq_backend_parallel(be, edge * (edge + 1) / 2, xtx_tile, &job);
+    job.sample_elems = longest(x, n) * job.k;
+    int64_t round = PACK_BYTES / (job.sample_elems * (int64_t)dpq_dtype_bytes(job.dtype));
+    round = round < 1 ? 1 : round < n ? round : n;
+    dpq_workspace_mark mark = dpq_workspace_get_mark(be->workspace[0]);
+    void *packed;
+    DPQ_TRY(dpq_workspace_alloc(be->workspace[0], round * job.sample_elems, dpq_dtype_bytes(job.dtype), &packed));
+    job.packed = packed;
+    dpq_status st = DPQ_OK;
+    for (int64_t done = 0; done < n && st == DPQ_OK; done += job.n) {
+        job.x = x + done;
+        job.n = n - done < round ? n - done : round;
+        st = dpq_backend_parallel(be, job.n * job.panels, pack_panel, &job);
+        if (st == DPQ_OK) {
+            st = dpq_backend_parallel(be, job.panels * (job.panels + 1) / 2, xtx_tile, &job);
+        }
+    }
+    dpq_workspace_release(be->workspace[0], mark);
+    return st;
 }
 
 typedef struct {
