@@ -45,9 +45,11 @@ module_of_header()
     status | alloc | str | log | clock | half | option | fixsum | rng | pattern) echo base ;;
     tensor | config | backend | comm | model | pack | report | engine | eval | cli) echo "$name" ;;
     file | json | safetensors | h5) echo io ;;
+    backend_grad) echo backend ;;
+    block_grad) echo model ;;
     calibset) echo data ;;
     tokenizer) echo text ;;
-    scheme | algo | grid | gptq | rtn) echo quant ;;
+    scheme | algo | block_algo | grid | gptq | rtn) echo quant ;;
     *) echo unknown ;;
     esac
 }

@@ -10,6 +10,8 @@ double dpq_clock_s(void);
 typedef enum {
     DPQ_SPAN_LOAD,
     DPQ_SPAN_FORWARD,
+    DPQ_SPAN_BACKWARD,
+    DPQ_SPAN_UPDATE, /* tuning: quantize-dequantize and the step */
     DPQ_SPAN_STATS,
     DPQ_SPAN_REDUCE,
     DPQ_SPAN_WAIT,

@@ -43,6 +43,9 @@ DPQ_MUST_USE dpq_status dpq_dir_list(const char *path, dpq_str_list *names);
 DPQ_MUST_USE dpq_status dpq_dir_remove(const char *path);
 DPQ_MUST_USE dpq_status dpq_dir_sync(const char *path);
 DPQ_MUST_USE dpq_status dpq_path_rename(const char *from, const char *to);
+/* Zeroed memory behind an unnamed file in DIR (NULL: TMPDIR, else /tmp), which the system may page out. Errors: DPQ_E_DISK. */
+DPQ_MUST_USE dpq_status dpq_file_map_scratch(const char *dir, size_t bytes, void **out);
+void dpq_file_unmap_scratch(void *memory, size_t bytes);
 /* Bytes free for this user on the file system that holds PATH. */
 DPQ_MUST_USE dpq_status dpq_disk_free_bytes(const char *path, uint64_t *bytes);
 
