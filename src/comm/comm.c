@@ -6,7 +6,7 @@
 #include "comm_priv.h"
 #include "dpquant/alloc.h"
 
-typedef enum { OP_REDUCE = 1, OP_BROADCAST, OP_ALLGATHER_ROWS, OP_BARRIER } comm_op;
+typedef enum { OP_REDUCE = 1, OP_BROADCAST, OP_ALLGATHER_ROWS, OP_BARRIER, OP_START_REDUCE } comm_op;
 
 dpq_status dpq_comm_open(int *argc, char ***argv, dpq_comm **out)
 {
@@ -154,14 +154,25 @@ static void note_call(dpq_comm *comm, comm_op op, int detail, int root, uint64_t
     }
 }
 
-static dpq_status reduce_to(dpq_comm *comm, dpq_tensor *t, dpq_reduce_op op, int root, const char *what)
+dpq_status dpq_comm_check_reduction(const dpq_tensor *t, dpq_reduce_op op, const char *what)
 {
     DPQ_TRY(check_tensor(t, what));
-    DPQ_TRY(check_reducible(t, op, what));
+    return check_reducible(t, op, what);
+}
+
+void dpq_comm_note_reduction(dpq_comm *comm, const dpq_tensor *t, dpq_reduce_op op, int root, bool started)
+{
     size_t bytes = dpq_tensor_bytes(t);
-    note_call(comm, OP_REDUCE, (int)op * DPQ_DTYPE_COUNT + (int)t->dtype, root, bytes);
+    note_call(comm, started ? OP_START_REDUCE : OP_REDUCE, (int)op * DPQ_DTYPE_COUNT + (int)t->dtype, root, bytes);
     comm->stats.reduced_bytes += bytes;
-    return bytes == 0 ? DPQ_OK : comm->ops->reduce(comm, t->data, dpq_tensor_count(t), t->dtype, op, root);
+}
+
+static dpq_status reduce_to(dpq_comm *comm, dpq_tensor *t, dpq_reduce_op op, int root, const char *what)
+{
+    DPQ_TRY(dpq_comm_check_reduction(t, op, what));
+    dpq_comm_note_reduction(comm, t, op, root, false);
+    return dpq_tensor_bytes(t) == 0 ? DPQ_OK
+                                    : comm->ops->reduce(comm, t->data, dpq_tensor_count(t), t->dtype, op, root);
 }
 
 dpq_status dpq_comm_allreduce(dpq_comm *comm, dpq_tensor *t, dpq_reduce_op op)

@@ -4,6 +4,7 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "comm_priv.h"
 #include "dpquant/alloc.h"
@@ -14,7 +15,8 @@
 #define REDUCE_CHUNK_ELEMS ((int64_t)1 << 22)
 
 typedef struct {
-    MPI_Comm world; /* duplicate of MPI_COMM_WORLD that returns errors */
+    MPI_Comm world; /* duplicate of MPI_COMM_WORLD, or a part of it, that returns errors */
+    bool is_part;   /* closing it does not end MPI */
     int counts[]; /* 2 * size entries: room for the counts and offsets of an allgather, which so needs no allocation */
 } mpi_state;
 
@@ -90,29 +92,82 @@ static dpq_status reduce_elems(dpq_comm *comm, void *data, int64_t count, size_t
     return DPQ_OK;
 }
 
-static dpq_status reduce_mpi(dpq_comm *comm, void *data, int64_t count, dpq_dtype dtype, dpq_reduce_op op, int root)
+static MPI_Op mpi_op_of(dpq_reduce_op op)
 {
-    MPI_Op mpi_op = op == DPQ_REDUCE_SUM ? MPI_SUM : op == DPQ_REDUCE_MIN ? MPI_MIN : MPI_MAX;
-    MPI_Datatype type;
+    return op == DPQ_REDUCE_SUM ? MPI_SUM : op == DPQ_REDUCE_MIN ? MPI_MIN : MPI_MAX;
+}
+
+static dpq_status find_type(dpq_dtype dtype, MPI_Datatype *type)
+{
     switch (dtype) {
     case DPQ_DTYPE_I32:
     case DPQ_DTYPE_F32: /* as ordered integers */
-        type = MPI_INT32_T;
-        break;
+        *type = MPI_INT32_T;
+        return DPQ_OK;
     case DPQ_DTYPE_I64:
     case DPQ_DTYPE_F64:
-        type = MPI_INT64_T;
-        break;
+        *type = MPI_INT64_T;
+        return DPQ_OK;
     case DPQ_DTYPE_U64:
-        type = MPI_UINT64_T;
-        break;
+        *type = MPI_UINT64_T;
+        return DPQ_OK;
     default:
         return DPQ_RAISE(DPQ_E_BUG, "reduction of type %s reached MPI", dpq_dtype_name(dtype));
     }
+}
+
+static dpq_status reduce_mpi(dpq_comm *comm, void *data, int64_t count, dpq_dtype dtype, dpq_reduce_op op, int root)
+{
+    MPI_Datatype type = MPI_DATATYPE_NULL;
+    DPQ_TRY(find_type(dtype, &type));
     swap_float_order(data, count, dtype);
-    dpq_status st = reduce_elems(comm, data, count, dpq_dtype_bytes(dtype), type, mpi_op, root);
+    dpq_status st = reduce_elems(comm, data, count, dpq_dtype_bytes(dtype), type, mpi_op_of(op), root);
     swap_float_order(data, count, dtype);
     return st;
+}
+
+/* The pieces of a reduction under way. All are started at once: the order in which collectives start must be the same
+ * on all ranks, so it may not depend on when an earlier piece ends. */
+typedef struct {
+    int count;
+    MPI_Request pieces[];
+} mpi_request;
+
+static dpq_status start_mpi(dpq_comm *comm, dpq_comm_request *request)
+{
+    MPI_Datatype type = MPI_DATATYPE_NULL;
+    DPQ_TRY(find_type(request->dtype, &type));
+    int64_t limit = min_i64(comm->chunk_elems, REDUCE_CHUNK_ELEMS);
+    int64_t n_pieces = (request->count + limit - 1) / limit;
+    void *memory = NULL;
+    DPQ_TRY(dpq_alloc(sizeof(mpi_request) + (size_t)n_pieces * sizeof(MPI_Request), &memory));
+    mpi_request *own = memory;
+    request->impl = own;
+    for (int64_t i = 0; i < n_pieces; i++) {
+        int n = (int)min_i64(request->count - i * limit, limit);
+        char *part = (char *)request->data + (size_t)(i * limit) * dpq_dtype_bytes(request->dtype);
+        DPQ_MPI(MPI_Iallreduce(MPI_IN_PLACE, part, n, type, mpi_op_of(request->op), get_world(comm), &own->pieces[i]));
+        own->count++;
+    }
+    return DPQ_OK;
+}
+
+static dpq_status advance_mpi(dpq_comm *comm, dpq_comm_request *request, bool block)
+{
+    (void)comm;
+    mpi_request *own = request->impl;
+    int is_done = 1;
+    if (block) {
+        DPQ_MPI(MPI_Waitall(own->count, own->pieces, MPI_STATUSES_IGNORE));
+    } else {
+        DPQ_MPI(MPI_Testall(own->count, own->pieces, &is_done, MPI_STATUSES_IGNORE));
+    }
+    if (is_done) {
+        dpq_free(own);
+        request->impl = NULL;
+        request->done = true;
+    }
+    return DPQ_OK;
 }
 
 static dpq_status broadcast_mpi(dpq_comm *comm, void *data, size_t bytes, int root)
@@ -176,21 +231,65 @@ static void warn_mpi(int mpi_code, const char *call)
     }
 }
 
+/* Polls rarely: the rank leaves its core to others. */
+static dpq_status rest_mpi(dpq_comm *comm)
+{
+    const struct timespec nap = {.tv_nsec = 5000000};
+    MPI_Request request;
+    int done = 0;
+    DPQ_MPI(MPI_Ibarrier(get_world(comm), &request));
+    DPQ_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    while (!done) {
+        nanosleep(&nap, NULL);
+        DPQ_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    }
+    return DPQ_OK;
+}
+
 static void close_mpi(dpq_comm *comm)
 {
     mpi_state *state = comm->impl;
+    bool is_part = state->is_part;
     warn_mpi(MPI_Comm_free(&state->world), "MPI_Comm_free");
     dpq_free(state);
     comm->impl = NULL;
-    warn_mpi(MPI_Finalize(), "MPI_Finalize");
+    if (!is_part) {
+        warn_mpi(MPI_Finalize(), "MPI_Finalize");
+    }
+}
+
+static dpq_status read_local_ranks(dpq_comm *comm, MPI_Comm world);
+
+static dpq_status split_mpi(dpq_comm *comm, dpq_comm *sub)
+{
+    MPI_Comm part = MPI_COMM_NULL;
+    DPQ_MPI(MPI_Comm_split(get_world(comm), sub != NULL ? 0 : MPI_UNDEFINED, comm->rank, &part));
+    if (sub == NULL) {
+        return DPQ_OK;
+    }
+    void *memory;
+    DPQ_MPI(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN));
+    DPQ_MPI(MPI_Comm_size(part, &sub->size));
+    DPQ_TRY(dpq_alloc(sizeof(mpi_state) + 2 * (size_t)sub->size * sizeof(int), &memory));
+    mpi_state *state = memory;
+    state->world = part;
+    state->is_part = true;
+    sub->impl = state;
+    sub->ops = comm->ops;
+    DPQ_MPI(MPI_Comm_rank(part, &sub->rank));
+    return read_local_ranks(sub, part);
 }
 
 static const dpq_comm_ops mpi_ops = {
     .uses_mpi = true,
     .reduce = reduce_mpi,
+    .start = start_mpi,
+    .advance = advance_mpi,
     .broadcast = broadcast_mpi,
     .allgather_rows = allgather_rows_mpi,
     .barrier = barrier_mpi,
+    .rest = rest_mpi,
+    .split = split_mpi,
     .close = close_mpi,
 };
 

@@ -156,6 +156,106 @@ static void test_reduce_long(dpq_comm *comm)
     test_reduce_case(comm, DPQ_DTYPE_F32, DPQ_REDUCE_MAX, ((int64_t)1 << 22) + 7, 0);
 }
 
+static void test_started_case(dpq_comm *comm, dpq_dtype dtype, dpq_reduce_op op, int64_t n)
+{
+    enum { REQUESTS = 3 };
+    int rank = dpq_comm_rank(comm);
+    int size = dpq_comm_size(comm);
+    size_t bytes = (size_t)n * dpq_dtype_bytes(dtype);
+    void *data[REQUESTS];
+    void *expected = guarded_alloc(comm, bytes);
+    dpq_comm_request *requests[REQUESTS];
+    dpq_comm_stats before = *dpq_comm_get_stats(comm);
+    for (int i = 0; i < REQUESTS; i++) {
+        data[i] = guarded_alloc(comm, bytes);
+        for (int64_t k = 0; k < n; k++) {
+            store(data[i], dtype, k, value_of(rank, k + i));
+        }
+        dpq_tensor t = dpq_tensor_wrap_1d(data[i], dtype, n);
+        must(comm, dpq_comm_start_allreduce(comm, &t, op, &requests[i]));
+        must(comm, dpq_comm_progress(comm));
+    }
+    /* other collectives while these are under way, and each rank asks its own number of times */
+    int64_t one = 1;
+    dpq_tensor blocking = dpq_tensor_wrap_1d(&one, DPQ_DTYPE_I64, 1);
+    must(comm, dpq_comm_allreduce(comm, &blocking, DPQ_REDUCE_SUM));
+    CHECK(one == size, "%lld", (long long)one);
+    for (int i = 0; i < rank; i++) {
+        must(comm, dpq_comm_progress(comm));
+    }
+    for (int i = 0; i < REQUESTS; i++) { /* waited for in another order than started, by rank */
+        int which = (i * 2 + rank) % REQUESTS;
+        must(comm, dpq_comm_wait(comm, &requests[which], NULL));
+        CHECK(requests[which] == NULL, "request %d", which);
+        for (int64_t k = 0; k < n; k++) {
+            int64_t want = expected_of(size, k + which, op);
+            store(expected, dtype, k,
+                  dtype == DPQ_DTYPE_U64 && op == DPQ_REDUCE_SUM ? want + 20011 * (size - 1) : want);
+        }
+        CHECK(memcmp(data[which], expected, bytes) == 0, "type %s, op %d, %lld elements, request %d",
+              dpq_dtype_name(dtype), (int)op, (long long)n, which);
+    }
+    for (int i = 0; i < REQUESTS; i++) {
+        guarded_free(data[i], bytes);
+    }
+    guarded_free(expected, bytes);
+    const dpq_comm_stats *after = dpq_comm_get_stats(comm);
+    CHECK(after->reduced_bytes == before.reduced_bytes + REQUESTS * bytes + sizeof one, "reduced bytes");
+    CHECK(after->calls == before.calls + REQUESTS + 1, "calls");
+    CHECK(after->overlap_s >= before.overlap_s && after->exposed_s >= before.exposed_s, "seconds went back");
+    CHECK(comm->under_way == NULL, "a request is left");
+}
+
+static void test_started(dpq_comm *comm)
+{
+    static const dpq_dtype types[] = {DPQ_DTYPE_I32, DPQ_DTYPE_I64, DPQ_DTYPE_U64};
+    static const int64_t counts[] = {0, 1, 7, 1001};
+    for (int c = 0; c < 4; c++) {
+        for (int k = 0; k < 3; k++) {
+            test_started_case(comm, types[k], DPQ_REDUCE_SUM, counts[c]);
+        }
+        test_started_case(comm, DPQ_DTYPE_I32, DPQ_REDUCE_MAX, counts[c]);
+    }
+    float f = 1.0f;
+    dpq_tensor t = dpq_tensor_wrap_1d(&f, DPQ_DTYPE_F32, 1);
+    dpq_comm_request *request = NULL;
+    CHECK(dpq_comm_start_allreduce(comm, &t, DPQ_REDUCE_SUM, &request) == DPQ_E_SHAPE, "a sum of floats");
+    CHECK(dpq_comm_start_allreduce(comm, &t, DPQ_REDUCE_MAX, &request) == DPQ_E_SHAPE, "a maximum of floats");
+    CHECK(request == NULL, "request of an error");
+    dpq_error_clear();
+}
+
+/* A late rank: the others' seconds go to "overlap" while they ask between other work, to "exposed" when they wait. */
+static void test_started_seconds(dpq_comm *comm, bool by_waiting)
+{
+    const struct timespec late = {.tv_nsec = 60 * 1000 * 1000};
+    const struct timespec work = {.tv_nsec = 1000 * 1000};
+    int32_t v[4] = {1, 2, 3, 4};
+    dpq_tensor t = dpq_tensor_wrap_1d(v, DPQ_DTYPE_I32, 4);
+    dpq_comm_request *request = NULL;
+    dpq_spans spans = {{0}};
+    must(comm, dpq_comm_barrier(comm));
+    if (dpq_comm_rank(comm) == 0) {
+        nanosleep(&late, NULL);
+    }
+    dpq_comm_stats before = *dpq_comm_get_stats(comm);
+    must(comm, dpq_comm_start_allreduce(comm, &t, DPQ_REDUCE_SUM, &request));
+    while (!by_waiting && comm->under_way != NULL) {
+        nanosleep(&work, NULL);
+        must(comm, dpq_comm_progress(comm));
+    }
+    must(comm, dpq_comm_wait(comm, &request, &spans));
+    CHECK(v[3] == 4 * dpq_comm_size(comm), "%d", (int)v[3]);
+    double overlap_s = dpq_comm_get_stats(comm)->overlap_s - before.overlap_s;
+    double exposed_s = dpq_comm_get_stats(comm)->exposed_s - before.exposed_s;
+    if (dpq_comm_rank(comm) > 0) {
+        CHECK((by_waiting ? exposed_s : overlap_s) > 0.02, "overlap %g s, exposed %g s", overlap_s, exposed_s);
+        CHECK((by_waiting ? overlap_s : exposed_s) < 0.02, "overlap %g s, exposed %g s", overlap_s, exposed_s);
+        CHECK(spans.seconds[DPQ_SPAN_REDUCE] == exposed_s || fabs(spans.seconds[DPQ_SPAN_REDUCE] - exposed_s) < 0.01,
+              "span of %g s, exposed %g s", spans.seconds[DPQ_SPAN_REDUCE], exposed_s);
+    }
+}
+
 /* Sums near 2^62, where a double or a 32-bit step on the way would show. */
 static void test_big_sums(dpq_comm *comm)
 {
@@ -446,6 +546,7 @@ static void run_tests(dpq_comm *comm)
     for (int c = 0; c < 4; c++) {
         comm->chunk_elems = chunk_limits[c];
         test_reduce(comm);
+        test_started(comm);
         test_big_sums(comm);
         test_float_extremes(comm);
         test_broadcast(comm);
@@ -456,6 +557,9 @@ static void run_tests(dpq_comm *comm)
     }
     comm->chunk_elems = DPQ_COMM_CHUNK_ELEMS;
     test_reduce_long(comm);
+    test_started_case(comm, DPQ_DTYPE_I32, DPQ_REDUCE_SUM, ((int64_t)1 << 22) + 7);
+    test_started_seconds(comm, false);
+    test_started_seconds(comm, true);
     test_agree_measures_wait(comm);
     test_different_lists(comm);
     test_mpi_error_is_returned(comm);

@@ -91,6 +91,45 @@ static void test_collectives_keep_data(void **state)
     assert_int_equal(stats->calls, 6);
 }
 
+/* Complete at once, counted, freed by the wait. */
+static void test_started(void **state)
+{
+    dpq_comm *comm = *state;
+    int32_t i32[3] = {INT32_MIN, -1, 7};
+    float f32[1] = {1.0f};
+    dpq_tensor ti = dpq_tensor_wrap_1d(i32, DPQ_DTYPE_I32, 3);
+    dpq_tensor tf = dpq_tensor_wrap_1d(f32, DPQ_DTYPE_F32, 1);
+    dpq_spans spans = {{0}};
+    dpq_comm_request *request = NULL;
+    assert_int_equal(dpq_comm_progress(comm), DPQ_OK);
+    assert_int_equal(dpq_comm_wait(comm, &request, &spans), DPQ_OK);
+    assert_int_equal(dpq_comm_start_allreduce(comm, &ti, DPQ_REDUCE_SUM, &request), DPQ_OK);
+    assert_non_null(request);
+    assert_null(comm->under_way);
+    assert_int_equal(dpq_comm_progress(comm), DPQ_OK);
+    assert_int_equal(dpq_comm_wait(comm, &request, &spans), DPQ_OK);
+    assert_null(request);
+    assert_true(i32[0] == INT32_MIN && i32[1] == -1 && i32[2] == 7);
+    const dpq_comm_stats *stats = dpq_comm_get_stats(comm);
+    assert_true(stats->reduced_bytes == 12 && stats->calls == 1);
+    assert_true(stats->overlap_s == 0.0 && stats->exposed_s == 0.0 && spans.seconds[DPQ_SPAN_REDUCE] == 0.0);
+    assert_int_equal(dpq_comm_start_allreduce(comm, &tf, DPQ_REDUCE_SUM, &request), DPQ_E_SHAPE);
+    assert_int_equal(dpq_comm_start_allreduce(comm, &tf, DPQ_REDUCE_MAX, &request), DPQ_E_SHAPE);
+    assert_int_equal(dpq_comm_start_allreduce(comm, NULL, DPQ_REDUCE_SUM, &request), DPQ_E_BUG);
+    assert_int_equal(dpq_comm_start_allreduce(NULL, &ti, DPQ_REDUCE_SUM, &request), DPQ_E_BUG);
+    assert_null(request);
+    assert_int_equal(stats->calls, 1);
+
+    /* a started and a blocking reduction do not pair up: the digest that the ranks compare tells them apart */
+    comm->sequence = 0;
+    assert_int_equal(dpq_comm_start_allreduce(comm, &ti, DPQ_REDUCE_SUM, &request), DPQ_OK);
+    assert_int_equal(dpq_comm_wait(comm, &request, NULL), DPQ_OK);
+    uint64_t started = comm->sequence;
+    comm->sequence = 0;
+    assert_int_equal(dpq_comm_allreduce(comm, &ti, DPQ_REDUCE_SUM), DPQ_OK);
+    assert_true(started != 0 && comm->sequence != 0 && started != comm->sequence);
+}
+
 static void test_gather_samples(void **state)
 {
     dpq_comm *comm = *state;
@@ -272,6 +311,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_identity, open_comm, close_comm),
         cmocka_unit_test_setup_teardown(test_collectives_keep_data, open_comm, close_comm),
+        cmocka_unit_test_setup_teardown(test_started, open_comm, close_comm),
         cmocka_unit_test_setup_teardown(test_gather_samples, open_comm, close_comm),
         cmocka_unit_test_setup_teardown(test_bad_arguments, open_comm, close_comm),
         cmocka_unit_test_setup_teardown(test_other_thread_is_refused, open_comm, close_comm),
