@@ -4,6 +4,12 @@
 #define DPQUANT_BACKEND_OPS_H
 
 #include "dpquant/backend.h"
+#include "dpquant/backend_grad.h"
+
+/* What the backward pass of attention reads: the inputs, the output, the gradient of the output. */
+typedef struct {
+    const dpq_tensor *q, *k, *v, *o, *d_o;
+} dpq_attention_operands;
 
 typedef struct {
     const char *name;
@@ -23,6 +29,18 @@ typedef struct {
     dpq_status (*subtract_product)(dpq_backend *be, int thread, const dpq_tensor *a, const dpq_tensor *b, dpq_tensor *c);
     dpq_status (*nll)(dpq_backend *be, const dpq_tensor *logits, const int32_t *target, double *nll, int32_t *top);
     dpq_status (*kl)(dpq_backend *be, const dpq_tensor *reference, const dpq_tensor *model, double *kl);
+    dpq_status (*linear_backward)(dpq_backend *be, const dpq_tensor *dy, const dpq_weight *weight, bool accumulate,
+                                  dpq_tensor *dx);
+    dpq_status (*weight_gradient)(dpq_backend *be, const dpq_tensor *dy, const dpq_tensor *x, dpq_compute compute,
+                                  int exponent, double limit, int32_t *sums, double *peak);
+    dpq_status (*rmsnorm_backward)(dpq_backend *be, const dpq_tensor *x, const dpq_tensor *gamma, double eps,
+                                   int64_t groups, const dpq_tensor *dy, bool accumulate, dpq_tensor *dx);
+    dpq_status (*attention_backward)(dpq_backend *be, const dpq_attention_operands *in, const dpq_attention_shape *shape,
+                                     dpq_tensor *dq, dpq_tensor *dk, dpq_tensor *dv);
+    dpq_status (*silu_mul_backward)(dpq_backend *be, const dpq_tensor *gate, const dpq_tensor *up, const dpq_tensor *dy,
+                                    dpq_tensor *dgate, dpq_tensor *dup);
+    dpq_status (*squared_error)(dpq_backend *be, const dpq_tensor *y, const dpq_tensor *target, int64_t rows,
+                                int64_t suppress, double factor, dpq_tensor *dy, double *loss);
 } dpq_backend_ops;
 
 extern const dpq_backend_ops dpq_backend_cpu_ops; /* cpu_backend.c */
@@ -34,6 +52,8 @@ struct dpq_backend {
     int threads;
     struct dpq_gemm_context **gemm; /* one a thread */
     dpq_workspace **workspace;      /* one a thread */
+    void (*idle)(void *context);    /* called between tiles, or NULL */
+    void *idle_context;
 };
 
 /* Hot loops are compiled for several instruction sets and chosen at load time. No contraction, no reassociation: the results are the same on all

@@ -17,4 +17,10 @@ const dpq_backend_ops dpq_backend_cpu_ops = {
     .subtract_product = dpq_subtract_product_cpu,
     .nll = dpq_nll_cpu,
     .kl = dpq_kl_cpu,
+    .linear_backward = dpq_linear_backward_cpu,
+    .weight_gradient = dpq_weight_gradient_cpu,
+    .rmsnorm_backward = dpq_rmsnorm_backward_cpu,
+    .attention_backward = dpq_attention_backward_cpu,
+    .silu_mul_backward = dpq_silu_mul_backward_cpu,
+    .squared_error = dpq_squared_error_cpu,
 };

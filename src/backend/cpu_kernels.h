@@ -33,8 +33,22 @@ dpq_status dpq_subtract_product_cpu(dpq_backend *be, int thread, const dpq_tenso
                                     dpq_tensor *c);
 /* x (T,K) as F32 in the workspace of thread 0, which the caller marks and releases. */
 dpq_status dpq_widen_cpu(dpq_backend *be, const dpq_tensor *x, float **out);
+/* x as an operand of products of type DTYPE, with its row stride: as it is, or widened as above. */
+dpq_status dpq_operand_cpu(dpq_backend *be, const dpq_tensor *x, dpq_dtype dtype, const void **data, int64_t *ld);
 dpq_status dpq_nll_cpu(dpq_backend *be, const dpq_tensor *logits, const int32_t *target, double *nll, int32_t *top);
 dpq_status dpq_kl_cpu(dpq_backend *be, const dpq_tensor *reference, const dpq_tensor *model, double *kl);
+dpq_status dpq_linear_backward_cpu(dpq_backend *be, const dpq_tensor *dy, const dpq_weight *weight, bool accumulate,
+                                   dpq_tensor *dx);
+dpq_status dpq_weight_gradient_cpu(dpq_backend *be, const dpq_tensor *dy, const dpq_tensor *x, dpq_compute compute,
+                                   int exponent, double limit, int32_t *sums, double *peak);
+dpq_status dpq_rmsnorm_backward_cpu(dpq_backend *be, const dpq_tensor *x, const dpq_tensor *gamma, double eps,
+                                    int64_t groups, const dpq_tensor *dy, bool accumulate, dpq_tensor *dx);
+dpq_status dpq_attention_backward_cpu(dpq_backend *be, const dpq_attention_operands *in,
+                                      const dpq_attention_shape *shape, dpq_tensor *dq, dpq_tensor *dk, dpq_tensor *dv);
+dpq_status dpq_silu_mul_backward_cpu(dpq_backend *be, const dpq_tensor *gate, const dpq_tensor *up,
+                                     const dpq_tensor *dy, dpq_tensor *dgate, dpq_tensor *dup);
+dpq_status dpq_squared_error_cpu(dpq_backend *be, const dpq_tensor *y, const dpq_tensor *target, int64_t rows,
+                                 int64_t suppress, double factor, dpq_tensor *dy, double *loss);
 
 /* ---- rows ---- */
 

@@ -79,17 +79,25 @@ dpq_status dpq_widen_cpu(dpq_backend *be, const dpq_tensor *x, float **out)
     return DPQ_OK;
 }
 
+dpq_status dpq_operand_cpu(dpq_backend *be, const dpq_tensor *x, dpq_dtype dtype, const void **data, int64_t *ld)
+{
+    *data = x->data;
+    *ld = x->stride[0];
+    if (x->dtype != dtype) {
+        float *wide;
+        DPQ_TRY(dpq_widen_cpu(be, x, &wide));
+        *data = wide;
+        *ld = x->dim[1];
+    }
+    return DPQ_OK;
+}
+
 dpq_status dpq_linear_cpu(dpq_backend *be, const dpq_tensor *x, const dpq_weight *weight, bool accumulate, dpq_tensor *y)
 {
-    linear_job job = {.be = be, .x = x->data, .ldx = x->stride[0], .weight = weight, .accumulate = accumulate, .y = y};
+    linear_job job = {.be = be, .weight = weight, .accumulate = accumulate, .y = y};
     dpq_workspace_mark mark = dpq_workspace_get_mark(be->workspace[0]);
     dpq_status st = DPQ_OK;
-    if (x->dtype != weight->w.dtype) {
-        float *wide;
-        DPQ_TRY_GOTO(st, dpq_widen_cpu(be, x, &wide), done);
-        job.x = wide;
-        job.ldx = x->dim[1];
-    }
+    DPQ_TRY_GOTO(st, dpq_operand_cpu(be, x, weight->w.dtype, &job.x, &job.ldx), done);
     job.tiles_n = dpq_tile_count(weight->w.dim[0], TILE_COLS);
     st = dpq_backend_parallel(be, dpq_tile_count(x->dim[0], TILE_ROWS) * job.tiles_n, linear_tile, &job);
 done:

@@ -1,27 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Argument checks, once for all backends, and the call into the table. */
-#include <string.h>
-
-#include "backend_ops.h"
-
-static bool is_act(dpq_dtype dtype)
-{
-    return dtype == DPQ_DTYPE_BF16 || dtype == DPQ_DTYPE_F32;
-}
-
-/* Rank 2, unit column stride, rows that do not overlap. */
-static bool is_matrix(const dpq_tensor *t)
-{
-    return t->rank == 2 && t->dim[0] >= 0 && t->dim[1] >= 1 && (t->dim[0] == 0 || t->data != NULL) && t->stride[1] == 1 &&
-           t->stride[0] >= t->dim[1];
-}
-
-#define DPQ_REQUIRE(condition, op)                                                                                     \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            return DPQ_RAISE(DPQ_E_SHAPE, "%s: argument check failed: %s", (op), #condition);                          \
-        }                                                                                                              \
-    } while (0)
+#include "dispatch_check.h"
 
 dpq_dtype dpq_product_dtype(dpq_dtype source, dpq_dtype act, dpq_compute compute)
 {

@@ -132,6 +132,12 @@ dpq_compute dpq_backend_auto_compute(void)
 
 /* ---- parallel loop ---- */
 
+void dpq_backend_set_idle(dpq_backend *be, void (*callback)(void *context), void *context)
+{
+    be->idle = callback;
+    be->idle_context = context;
+}
+
 typedef struct {
     dpq_backend *be;
     dpq_parallel_body body;
@@ -153,6 +159,9 @@ static void run_one(loop *l, int64_t i, int thread)
             l->record = *dpq_error_last();
             l->record.code = st;
         }
+    }
+    if (thread == 0 && l->be->idle != NULL) { /* thread 0 of the team is the one that called */
+        l->be->idle(l->be->idle_context);
     }
 }
 

@@ -33,6 +33,12 @@ static const struct {
     [OP_SUBTRACT_PRODUCT] = {8, 0}, /* as linear */
     [OP_NLL] = {1, 0},              /* difference from the maximum and exponential, averaged over the row */
     [OP_KL] = {1, 0},
+    [OP_LINEAR_BACKWARD] = {8, 0},     /* as linear */
+    [OP_WEIGHT_GRADIENT] = {8, 0},     /* as linear; the sum is over tokens */
+    [OP_RMSNORM_BACKWARD] = {6, 0},    /* factor, two products, their difference, the sum */
+    [OP_ATTENTION_BACKWARD] = {32, 1}, /* as attention; score gradients as bf16 */
+    [OP_SILU_MUL_BACKWARD] = {10, 0},  /* as silu_mul, and four products */
+    [OP_SQUARED_ERROR] = {2, 0},       /* factor and product */
 };
 
 double op_limit(op_id op, double ref, double magnitude, dpq_dtype dtype, bool bf16_inside)

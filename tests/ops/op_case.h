@@ -46,6 +46,12 @@ typedef enum {
     OP_SUBTRACT_PRODUCT,
     OP_NLL,
     OP_KL,
+    OP_LINEAR_BACKWARD,
+    OP_WEIGHT_GRADIENT,
+    OP_RMSNORM_BACKWARD,
+    OP_ATTENTION_BACKWARD,
+    OP_SILU_MUL_BACKWARD,
+    OP_SQUARED_ERROR,
     OP_COUNT
 } op_id;
 /* Largest error allowed for a result REF stored as DTYPE whose terms have size MAGNITUDE; BF16_INSIDE: an intermediate
