@@ -24,10 +24,14 @@ typedef struct {
 typedef struct {
     const dpq_settings *settings;
     const dpq_model_folder *folder;
-    const dpq_linear_algo_ops *algo;
+    const char *algorithm;
+    const dpq_linear_algo_ops *algo;  /* linear by linear, or NULL */
+    const dpq_block_algo_ops *tuner;  /* whole blocks, or NULL */
     dpq_scheme scheme; /* before overrides */
     bool mixed;        /* quantized linears differ in scheme */
-    unsigned stats;    /* what the algorithm needs; DPQ_STAT_NONE: no calibration */
+    unsigned stats;    /* what a linear algorithm needs of stage inputs */
+    bool needs_samples;
+    bool replays; /* each block is walked twice: statistics with the source weights, then the quantized ones */
     dpq_dtype act;     /* activations */
     dpq_compute compute;
     dpq_work *work; /* n_layers * DPQ_LINEAR_COUNT, by layer, then role */
@@ -42,9 +46,9 @@ typedef struct {
 
 /* Estimates, in bytes of one rank unless said otherwise, and operations of the whole job. */
 typedef struct {
-    uint64_t weights, statistics, activations, embedding, evaluation, base, total;
+    uint64_t weights, statistics, tuning, activations, embedding, evaluation, base, total;
     uint64_t reduced, gathered; /* over the whole run */
-    double flop_forward, flop_statistics, flop_solve, flop_eval;
+    double flop_forward, flop_statistics, flop_solve, flop_tuning, flop_eval;
 } dpq_plan_cost;
 
 /* Check every layer against the scheme: divisibility (with the widths and the group sizes that would do), fused sets (q/k/v, gate/up share bits, group and ignore
@@ -54,7 +58,8 @@ void dpq_plan_destroy(dpq_plan **plan);
 const dpq_work *dpq_plan_work(const dpq_plan *plan, int64_t layer, dpq_linear_role role);
 
 /* Costs for samples of the given lengths dealt to SIZE ranks (the fullest rank counts). EVAL_TOKENS of the longest share. */
-void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const dpq_calibset *eval, int size, dpq_plan_cost *out);
+void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const dpq_calibset *eval, int size, int threads,
+                       dpq_plan_cost *out);
 /* The plan as text: work list by scheme, memory, bytes, and (GFLOPS > 0) an estimate of time. Heap. */
 DPQ_MUST_USE dpq_status dpq_plan_text(const dpq_plan *plan, const dpq_plan_cost *cost, int size, double gflops, char **out);
 

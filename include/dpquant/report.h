@@ -39,12 +39,17 @@ typedef struct {
     char isa[32];
     int64_t samples, tokens_used;
     double seconds[DPQ_SPAN_COUNT];
+    double overlap_s, exposed_s; /* reductions that ran beside work, and the wait for them */
     uint64_t reduced_bytes, broadcast_bytes, gathered_bytes, peak_memory_bytes;
 } dpq_rank_record;
 
 typedef struct {
     char *name; /* of a block with its index, "block 3" */
     double seconds, error;
+    /* tuning: steps taken (0: the block was not tuned), steps repeated for their exponents, mean squared errors of the block's output */
+    int64_t steps, repeats, best_step;
+    double initial_loss, best_loss;
+    double phase_seconds[DPQ_SPAN_COUNT]; /* of rank 0 */
 } dpq_block_record;
 
 typedef struct {

@@ -7,6 +7,7 @@
 
 #include "dpquant/algo.h"
 #include "dpquant/backend.h"
+#include "dpquant/block_algo.h"
 #include "dpquant/calibset.h"
 #include "dpquant/option.h"
 #include "dpquant/scheme.h"
@@ -22,7 +23,7 @@ typedef struct {
         char *scheme; /* named scheme or NULL */
         int64_t bits, group_size;
         bool symmetric, signed_scale;
-        int algorithm; /* index into dpq_algo_at */
+        int algorithm; /* index into the choices: dpq_settings_algorithm */
         dpq_str_list ignore;
         double max_fallbacks; /* share of linears */
     } quantize;
@@ -35,8 +36,10 @@ typedef struct {
         int precision;
     } eval;
     struct {
-        int device, precision, compute, log_level;
+        int device, precision, compute, log_level, gradient_transport;
         int64_t threads;
+        bool low_memory;
+        char *scratch, *ranks;
     } run;
 } dpq_run_options;
 
@@ -48,11 +51,15 @@ typedef struct {
     bool symmetric;
 } dpq_override;
 
-#define DPQ_SETTINGS_SETS 3 /* general, rtn, gptq */
+#define DPQ_SETTINGS_SETS 4 /* general, rtn, gptq, signround */
+
+/* How gradients travel between ranks: 32-bit integers, or two 16-bit fields in one. */
+typedef enum { DPQ_TRANSPORT_INT32, DPQ_TRANSPORT_INT16 } dpq_transport;
 
 typedef struct {
     dpq_run_options run;
     dpq_algo_options algo;
+    dpq_tune_options tune;
     dpq_override *overrides;
     size_t n_overrides;
     dpq_option_set sets[DPQ_SETTINGS_SETS];
@@ -62,6 +69,8 @@ typedef struct {
 /* Settings with every default filled in. */
 DPQ_MUST_USE dpq_status dpq_settings_create(dpq_settings **out);
 void dpq_settings_destroy(dpq_settings **settings);
+/* Name of quantize.algorithm. */
+const char *dpq_settings_algorithm(const dpq_settings *settings);
 /* Append a zeroed override; borrowed until the next call. */
 DPQ_MUST_USE dpq_status dpq_settings_add_override(dpq_settings *settings, dpq_override **out);
 /* After KEY was set: a scheme named later than bits, group size or symmetry replaces them. */

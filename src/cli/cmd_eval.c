@@ -226,7 +226,7 @@ done:
 dpq_status dpq_cmd_eval(dpq_comm *comm, int argc, char **argv)
 {
     request r = {0};
-    DPQ_TRY(read_options(argc, argv, &r));
+    DPQ_TRY(dpq_comm_agree(comm, read_options(argc, argv, &r), NULL));
     if (r.help) {
         return dpq_comm_rank(comm) == 0 ? dpq_cli_print(usage) : DPQ_OK;
     }

@@ -144,7 +144,8 @@ dpq_status dpq_cmd_quantize(dpq_comm *comm, int argc, char **argv)
     dpq_text line = {0};
     dpq_status st = DPQ_OK;
     bool first = dpq_comm_rank(comm) == 0;
-    DPQ_TRY_GOTO(st, read_flags(argc, argv, &f, NULL), done);
+    /* the collectives below need every rank: a flag that only one of them has is found here */
+    DPQ_TRY_GOTO(st, dpq_comm_agree(comm, read_flags(argc, argv, &f, NULL), NULL), done);
     if (f.help) {
         if (first) {
             print_text(dpq_usage_text());
@@ -155,13 +156,14 @@ dpq_status dpq_cmd_quantize(dpq_comm *comm, int argc, char **argv)
         st = dpq_cmd_version(comm, argc, argv);
         goto done;
     }
-    DPQ_TRY_GOTO(st, dpq_settings_create(&settings), done);
-    DPQ_TRY_GOTO(st, load_settings(comm, argc, argv, &f, settings), done);
-    DPQ_TRY_GOTO(st, command_line(argc, argv, &line), done);
+    DPQ_TRY_GOTO(st, dpq_comm_agree(comm, dpq_settings_create(&settings), NULL), done);
+    DPQ_TRY_GOTO(st, dpq_comm_agree(comm, load_settings(comm, argc, argv, &f, settings), NULL), done);
+    st = command_line(argc, argv, &line);
     dpq_log_setup(dpq_comm_rank(comm), dpq_comm_size(comm), (dpq_log_level)settings->run.run.log_level);
-    if (first) {
-        DPQ_TRY_GOTO(st, print_settings(settings), done);
+    if (st == DPQ_OK && first) {
+        st = print_settings(settings);
     }
+    DPQ_TRY_GOTO(st, dpq_comm_agree(comm, st, NULL), done);
     const dpq_engine_request request = {.plan_only = f.plan, .command_line = line.text, .evaluate = evaluate, .print = print_text};
     st = dpq_engine_run(comm, settings, &request);
 done:

@@ -52,6 +52,7 @@ typedef struct {
 void dpq_stage_sums_fini(dpq_stage_sums *sums);
 
 typedef struct dpq_output dpq_output;
+typedef struct dpq_tuning dpq_tuning;
 
 typedef struct {
     dpq_comm *comm;
@@ -61,7 +62,8 @@ typedef struct {
     const dpq_plan *plan;
     const dpq_calibset *samples; /* NULL: no calibration */
     dpq_tensor cos, sin;
-    dpq_activations *activations; /* NULL: no calibration */
+    dpq_activations *activations; /* of a linear algorithm with calibration, or NULL */
+    dpq_tuning *tuning;           /* of a block algorithm, or NULL */
     dpq_output *output;           /* rank 0 */
     dpq_workspace *workspace; /* temporaries of the forward */
     dpq_spans spans;
@@ -72,6 +74,10 @@ typedef struct {
 
 /* Combine WANTED statistics of the current stage input over all samples of all ranks. Collective. xtx arrives at OWNER only. */
 DPQ_MUST_USE dpq_status dpq_stage_combine(dpq_run *run, int64_t k, unsigned wanted, int owner, dpq_stage_sums *out);
+
+/* Exponents of K channels from the sums of squares of the local samples (n_local, K), and with SUMSQ their exact total over all ranks. Collective. */
+DPQ_MUST_USE dpq_status dpq_squares_combine(dpq_run *run, int64_t k, int64_t n_local, const double *sample_sumsq, int32_t *exponent,
+                                            double *sumsq);
 
 /* ---- solving (stage_solve.c) ---- */
 
@@ -88,6 +94,14 @@ DPQ_MUST_USE dpq_status dpq_engine_dequantize(dpq_backend *be, const dpq_qweight
 DPQ_MUST_USE dpq_status dpq_stage_walk(dpq_run *run, int64_t layer, dpq_block_source *source, dpq_qweight *quantized);
 /* All linears of a block without any forward. Collective. */
 DPQ_MUST_USE dpq_status dpq_stage_walk_data_free(dpq_run *run, int64_t layer, const dpq_block_source *source, dpq_qweight *quantized);
+
+/* ---- tuning of whole blocks (tuning.c, block_tune.c) ---- */
+
+/* Everything that lives through the blocks: both chains of activations, the tape, gradient sums. Rank-local. */
+DPQ_MUST_USE dpq_status dpq_tuning_create(dpq_run *run, dpq_tuning **out);
+void dpq_tuning_destroy(dpq_tuning **tuning);
+/* Tune one block; quantized[role] complete on all ranks; both chains move on. SOURCE is consumed. Collective. */
+DPQ_MUST_USE dpq_status dpq_block_tune(dpq_run *run, int64_t layer, dpq_block_source *source, dpq_qweight *quantized);
 
 /* ---- the output folder (output.c), rank 0 only ---- */
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "dpquant/alloc.h"
+#include "dpquant/backend_grad.h"
 #include "dpquant/log.h"
 #include "dpquant/token_data.h"
 #include "engine_priv.h"
@@ -29,10 +30,10 @@ static dpq_status prepare_inputs(dpq_job *job)
     local = dpq_model_folder_open(o->model, false, &job->folder);
     DPQ_TRY(dpq_comm_agree(comm, local, &job->run.spans));
     DPQ_TRY(dpq_comm_agree(comm, dpq_plan_create(job->settings, &job->folder, &job->plan), &job->run.spans));
-    if (job->plan->stats != DPQ_STAT_NONE) {
+    if (job->plan->needs_samples) {
         if (o->calibration.data == NULL) {
-            return DPQ_RAISE(DPQ_E_CONFIG, "calibration.data: required by algorithm %s%s", job->plan->algo->name,
-                             strcmp(job->plan->algo->name, "rtn") == 0 ? " with rtn.importance: true" : "");
+            return DPQ_RAISE(DPQ_E_CONFIG, "calibration.data: required by algorithm %s%s", job->plan->algorithm,
+                             strcmp(job->plan->algorithm, "rtn") == 0 ? " with rtn.importance: true" : "");
         }
         DPQ_TRY(dpq_token_data_read(comm, &o->calibration, job->folder.config.vocab_size, &job->samples));
         job->has_samples = true;
@@ -40,26 +41,13 @@ static dpq_status prepare_inputs(dpq_job *job)
             dpq_log(DPQ_LOG_WARNING, "engine", "samples of %lld tokens are longer than the model's %lld positions",
                     (long long)job->samples.max_length, (long long)job->folder.config.max_positions);
         }
-        if (job->samples.n < dpq_comm_size(comm)) {
+        if (dpq_comm_rank(comm) == 0 && job->samples.n < dpq_comm_size(comm)) {
             dpq_log(DPQ_LOG_WARNING, "engine", "%lld samples for %d ranks: the rest wait", (long long)job->samples.n, dpq_comm_size(comm));
         }
     }
     if (wants_eval(job)) {
         DPQ_TRY(dpq_token_data_read(comm, &o->eval.data, job->folder.config.vocab_size, &job->windows));
         job->has_windows = true;
-    }
-    return DPQ_OK;
-}
-
-/* A run whose ranks do not fit into this host's memory is refused before it starts. */
-static dpq_status check_memory(const dpq_job *job)
-{
-    uint64_t needed = job->cost.total * (uint64_t)dpq_comm_local_size(job->comm);
-    uint64_t available = dpq_memory_available_bytes();
-    if (needed > available) {
-        return DPQ_RAISE(DPQ_E_MEMORY, "%d ranks on this host need about %.1f MiB each, %.1f MiB in all; %.1f MiB are available: use fewer ranks "
-                         "a host, or fewer or shorter samples a rank", dpq_comm_local_size(job->comm), (double)job->cost.total / 1048576.0,
-                         (double)needed / 1048576.0, (double)available / 1048576.0);
     }
     return DPQ_OK;
 }
@@ -88,7 +76,7 @@ static dpq_status show_plan(dpq_job *job)
     void *rates = NULL;
     char *text = NULL;
     dpq_status st = DPQ_OK;
-    dpq_plan_estimate(job->plan, samples, windows, size, &job->cost);
+    dpq_plan_estimate(job->plan, samples, windows, size, dpq_backend_threads(job->run.backend), &job->cost);
     dpq_status local = dpq_backend_measure_gflops(job->run.backend, job->plan->compute, 0.05, &mine);
     local = local == DPQ_OK ? dpq_alloc_array(size, sizeof(double), &rates) : local;
     DPQ_TRY_GOTO(st, dpq_comm_agree(job->comm, local, &job->run.spans), done);
@@ -100,7 +88,6 @@ static dpq_status show_plan(dpq_job *job)
     if (dpq_comm_rank(job->comm) == 0) {
         job->print(text);
     }
-    DPQ_TRY_GOTO(st, dpq_comm_agree(job->comm, check_memory(job), &job->run.spans), done);
     st = dpq_comm_agree(job->comm, check_output(job), &job->run.spans);
 done:
     dpq_free(rates);
@@ -117,15 +104,24 @@ static dpq_status start_output(dpq_job *job)
     return dpq_comm_agree(job->comm, local, &job->run.spans);
 }
 
+/* Between tiles of the backward pass: MPI moves data only inside its calls. Errors show when the reduction is waited for. */
+static void let_reductions_progress(void *comm)
+{
+    DPQ_IGNORE(dpq_comm_progress(comm) != DPQ_OK, "the wait that follows reports it");
+}
+
 static dpq_status start_activations(dpq_job *job)
 {
     dpq_run *run = &job->run;
     const dpq_model_config *config = &job->folder.config;
-    bool replay = (job->plan->stats & DPQ_STAT_XTX) != 0 && !job->settings->algo.gptq.true_sequential;
     DPQ_TRY(dpq_workspace_create(&run->workspace));
     DPQ_TRY(dpq_rope_tables(&config->rope, job->samples.max_length, &run->cos, &run->sin));
+    if (job->plan->tuner != NULL) {
+        dpq_backend_set_idle(run->backend, let_reductions_progress, run->comm);
+        return dpq_tuning_create(run, &run->tuning);
+    }
     return dpq_activations_create(&job->folder, run->backend, &job->samples, dpq_comm_rank(job->comm), dpq_comm_size(job->comm),
-                                  job->plan->act, replay, &run->activations);
+                                  job->plan->act, job->plan->replays, &run->activations);
 }
 
 static dpq_status init_records(dpq_job *job)
@@ -158,6 +154,7 @@ static dpq_status calibrate(dpq_job *job)
     DPQ_TRY(dpq_comm_agree(job->comm, local, &run->spans));
     DPQ_TRY(dpq_pipeline_run(run));
     dpq_activations_destroy(&run->activations);
+    dpq_tuning_destroy(&run->tuning);
     clock = dpq_clock_s();
     local = run->output != NULL ? dpq_output_complete(run->output) : DPQ_OK;
     dpq_spans_add(&run->spans, DPQ_SPAN_WRITE, &clock);
@@ -179,6 +176,10 @@ static dpq_status evaluate(dpq_job *job)
 static dpq_status run_job(dpq_job *job, bool plan_only)
 {
     DPQ_TRY(prepare_inputs(job));
+    DPQ_TRY(dpq_job_choose_ranks(job));
+    if (job->comm == NULL) {
+        return DPQ_OK; /* this rank waits for the others at the end */
+    }
     DPQ_TRY(dpq_job_start_backend(job));
     job->run.plan = job->plan;
     job->run.folder = &job->folder;
@@ -212,6 +213,7 @@ static void fini_job(dpq_job *job)
     dpq_free(run->blocks);
     dpq_output_abandon(&run->output);
     dpq_activations_destroy(&run->activations);
+    dpq_tuning_destroy(&run->tuning);
     dpq_tensor_fini(&run->cos);
     dpq_tensor_fini(&run->sin);
     dpq_workspace_destroy(&run->workspace);
@@ -224,10 +226,15 @@ static void fini_job(dpq_job *job)
 
 dpq_status dpq_engine_run(dpq_comm *comm, const dpq_settings *settings, const dpq_engine_request *request)
 {
-    dpq_job job = {.comm = comm, .settings = settings, .command_line = request->command_line, .print = request->print, .evaluate = request->evaluate, .start_s = dpq_clock_s()};
+    dpq_job job = {.world = comm, .comm = comm, .settings = settings, .command_line = request->command_line, .print = request->print, .evaluate = request->evaluate, .start_s = dpq_clock_s()};
     job.run.comm = comm;
     job.run.settings = settings;
     dpq_status st = run_job(&job, request->plan_only);
     fini_job(&job);
+    if (job.world != job.comm) {
+        /* ranks that wait do so asleep; whatever happened is agreed on by the caller */
+        DPQ_TRY(dpq_comm_rest(job.world));
+    }
+    dpq_comm_close(&job.subset);
     return st;
 }

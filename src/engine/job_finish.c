@@ -16,6 +16,8 @@ static dpq_rank_record own_record(const dpq_job *job)
                          .local_rank = dpq_comm_local_rank(comm),
                          .threads = dpq_backend_threads(job->run.backend),
                          .allowed_cores = dpq_backend_allowed_cores(),
+                         .overlap_s = stats->overlap_s,
+                         .exposed_s = stats->exposed_s,
                          .reduced_bytes = stats->reduced_bytes,
                          .broadcast_bytes = stats->broadcast_bytes,
                          .gathered_bytes = stats->gathered_bytes,
@@ -128,7 +130,7 @@ static dpq_status publish(dpq_job *job, dpq_report *report, char **table)
     }
     DPQ_TRY_GOTO(st, write_reports(job, report), done);
     DPQ_TRY_GOTO(st, dpq_output_commit(&job->run.output), done);
-    st = dpq_report_table_text(report, job->settings->run.model, scheme, job->plan->algo->name, job->settings->run.output, table);
+    st = dpq_report_table_text(report, job->settings->run.model, scheme, job->plan->algorithm, job->settings->run.output, table);
 done:
     dpq_free(overrides);
     return st;

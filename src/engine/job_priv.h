@@ -7,7 +7,10 @@
 #include "engine_priv.h"
 
 typedef struct {
-    dpq_comm *comm;
+    dpq_comm *world;  /* all ranks of the job */
+    dpq_comm *subset; /* those that work, when not all do; NULL otherwise and on the others */
+    dpq_comm *comm;   /* of the ranks that work; NULL on a rank that waits */
+    uint64_t memory_bytes; /* available on this host when the plan was made */
     const dpq_settings *settings;
     const char *command_line;
     dpq_evaluate evaluate;
@@ -22,6 +25,8 @@ typedef struct {
     dpq_eval_figures eval;
 } dpq_job;
 
+/* job_ranks.c: decide which ranks work and set comm. Collective over world. */
+DPQ_MUST_USE dpq_status dpq_job_choose_ranks(dpq_job *job);
 /* job_start.c: threads of this rank, the backend, one line a rank, a warning when ranks differ. Collective. */
 DPQ_MUST_USE dpq_status dpq_job_start_backend(dpq_job *job);
 /* job_finish.c: gather the ranks' records, write both reports, commit the folder, print the table. Collective. */

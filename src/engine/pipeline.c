@@ -74,12 +74,15 @@ static dpq_status one_block(dpq_run *run, dpq_loader *loader, int64_t layer)
     dpq_block_source source = {0};
     dpq_qweight quantized[DPQ_LINEAR_COUNT];
     int64_t layers = run->folder->config.n_layers;
+    const dpq_spans before = run->spans;
     double start = dpq_clock_s(), clock = start;
     memset(quantized, 0, sizeof quantized);
     dpq_status st = dpq_loader_take(loader, layer, &source);
     dpq_spans_add(&run->spans, DPQ_SPAN_LOAD, &clock);
     DPQ_TRY_GOTO(st, dpq_comm_agree(run->comm, st, &run->spans), done);
-    if (run->activations != NULL) {
+    if (run->tuning != NULL) {
+        DPQ_TRY_GOTO(st, dpq_block_tune(run, layer, &source, quantized), done);
+    } else if (run->activations != NULL) {
         DPQ_TRY_GOTO(st, dpq_stage_walk(run, layer, &source, quantized), done);
     } else {
         DPQ_TRY_GOTO(st, dpq_stage_walk_data_free(run, layer, &source, quantized), done);
@@ -87,6 +90,9 @@ static dpq_status one_block(dpq_run *run, dpq_loader *loader, int64_t layer)
     DPQ_TRY_GOTO(st, compare_ranks(run, layer, quantized), done);
     DPQ_TRY_GOTO(st, write_block(run, layer, quantized), done);
     run->blocks[layer].seconds = dpq_clock_s() - start;
+    for (int span = 0; span < DPQ_SPAN_COUNT; span++) {
+        run->blocks[layer].phase_seconds[span] = run->spans.seconds[span] - before.seconds[span];
+    }
     run->blocks[layer].error = block_error(run, layer);
     dpq_log(DPQ_LOG_INFO, "engine", "block %lld/%lld done in %.2f s, error %.5f", (long long)layer + 1, (long long)layers,
             run->blocks[layer].seconds, run->blocks[layer].error);

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "dpquant/alloc.h"
+#include "dpquant/block_grad.h"
 #include "dpquant/shard.h"
 #include "plan_priv.h"
 
@@ -90,7 +91,36 @@ static void estimate_statistics(const dpq_plan *plan, double tokens, dpq_plan_co
     out->reduced = (uint64_t)c->n_layers * per_block;
 }
 
-void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const dpq_calibset *eval, int size, dpq_plan_cost *out)
+/* Bytes of one rank and operations of the job when blocks are tuned. */
+static void estimate_tuning(const dpq_plan *plan, const dpq_calibset *samples, int64_t share, int threads, dpq_plan_cost *out)
+{
+    const dpq_model_config *c = &plan->folder->config;
+    const dpq_tune_options *o = &plan->settings->tune;
+    size_t act = dpq_dtype_bytes(plan->act);
+    double tokens = (double)samples->start[samples->n] / (double)samples->n;
+    double steps = (double)(o->iterations * o->batch * o->accumulate) * (double)c->n_layers;
+    double attention = 2.0 * (double)(c->n_heads * c->head_dim) * squared_tokens(samples) / (double)samples->n;
+    double forward = 2.0 * tokens * (double)block_parameters(c), input = 0;
+    /* with low_memory both chains lie in a file */
+    out->activations = plan->settings->run.run.low_memory ? 0 : 2 * (uint64_t)share * (uint64_t)c->hidden_size * act;
+    out->tuning = dpq_block_tape_bytes(c, plan->act, samples->max_length) +
+                  dpq_block_backward_bytes(c, plan->act, samples->max_length, threads) +
+                  2 * (uint64_t)(samples->max_length * c->hidden_size) * act;
+    for (int role = 0; role < DPQ_LINEAR_COUNT; role++) {
+        const dpq_work *w = &plan->work[role];
+        if (!w->quantized) {
+            continue;
+        }
+        uint64_t product = dpq_dtype_bytes(dpq_product_dtype(w->dtype, plan->act, plan->compute));
+        out->tuning += (uint64_t)(w->n * w->k) * (sizeof(int32_t) + product) + plan->tuner->state_bytes(o, w->n, w->k, dpq_scheme_groups(&w->scheme, w->k));
+        out->reduced += (uint64_t)(w->n * w->k) * sizeof(int32_t) * (uint64_t)(o->iterations * c->n_layers);
+        input += role > DPQ_LINEAR_V ? 2.0 * tokens * (double)(w->n * w->k) : 0.0; /* q, k, v need no input gradient */
+    }
+    out->flop_forward = 2.0 * forward_flop(c, samples, false);
+    out->flop_tuning = steps * (2.0 * forward + input + 3.5 * attention);
+}
+
+void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const dpq_calibset *eval, int size, int threads, dpq_plan_cost *out)
 {
     const dpq_model_config *c = &plan->folder->config;
     size_t act = dpq_dtype_bytes(plan->act);
@@ -101,15 +131,18 @@ void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const 
     *out = (dpq_plan_cost){.base = 64u << 20};
     /* this block and the prefetched one, products' copies, codes of the stage being solved */
     out->weights = 2 * parameters * dpq_dtype_bytes(source) + (widened ? parameters * sizeof(float) : 0) + parameters;
-    if (plan->stats != DPQ_STAT_NONE && samples != NULL) {
+    if (plan->needs_samples && samples != NULL) {
         int64_t share = fullest_share(samples, size);
-        bool replay = plan->stats == DPQ_STAT_XTX && !plan->settings->algo.gptq.true_sequential;
         int64_t width = widest_stage(c);
-        out->activations = (uint64_t)share * (uint64_t)(c->hidden_size * (replay ? 2 : 1) + width) * act +
+        out->activations = (uint64_t)share * (uint64_t)(c->hidden_size * (plan->replays ? 2 : 1) + width) * act +
                            (uint64_t)samples->max_length * (uint64_t)(4 * width) * sizeof(float);
         out->embedding = head * dpq_dtype_bytes(source);
-        out->flop_forward = forward_flop(c, samples, false) * (replay ? 2.0 : 1.0);
-        estimate_statistics(plan, (double)samples->start[samples->n], out);
+        out->flop_forward = forward_flop(c, samples, false) * (plan->replays ? 2.0 : 1.0);
+        if (plan->tuner != NULL) {
+            estimate_tuning(plan, samples, share, threads, out);
+        } else {
+            estimate_statistics(plan, (double)samples->start[samples->n], out);
+        }
     }
     if (eval != NULL) {
         bool bf16 = plan->settings->run.eval.precision == DPQ_PRECISION_BF16;
@@ -117,7 +150,7 @@ void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const 
         out->evaluation = 2 * hidden + 2 * head * (bf16 ? 2u : 4u) + 2 * parameters * sizeof(float);
         out->flop_eval = 2.0 * forward_flop(c, eval, true);
     }
-    out->total = out->base + max_u64(max_u64(out->weights + out->statistics, out->embedding) + out->activations, out->evaluation);
+    out->total = out->base + max_u64(max_u64(out->weights + out->statistics + out->tuning, out->embedding) + out->activations, out->evaluation);
 }
 
 static dpq_status append_schemes(const dpq_plan *plan, dpq_text *t)
@@ -157,23 +190,23 @@ dpq_status dpq_plan_text(const dpq_plan *plan, const dpq_plan_cost *cost, int si
     const dpq_model_config *c = &plan->folder->config;
     *out = NULL;
     DPQ_TRY_GOTO(st, dpq_text_append(&t, "plan: %s, %lld blocks of width %lld, algorithm %s, activations %s, products in %s, %d rank%s\n",
-                                     c->architecture, (long long)c->n_layers, (long long)c->hidden_size, plan->algo->name,
+                                     c->architecture, (long long)c->n_layers, (long long)c->hidden_size, plan->algorithm,
                                      dpq_dtype_name(plan->act), plan->compute == DPQ_COMPUTE_BF16 ? "bf16" : "fp32", size,
                                      size == 1 ? "" : "s"), done);
     DPQ_TRY_GOTO(st, dpq_text_append(&t, "work (first layer of each kind):\n"), done);
     DPQ_TRY_GOTO(st, append_schemes(plan, &t), done);
     DPQ_TRY_GOTO(st, dpq_text_append(&t,
-                                     "memory per rank on the host, MiB: weights %.1f, statistics and factor %.1f, activations %.1f, "
-                                     "embedding %.1f, evaluation %.1f, program %.1f; peak %.1f (device: none)\n",
-                                     mib(cost->weights), mib(cost->statistics), mib(cost->activations), mib(cost->embedding),
+                                     "memory per rank on the host, MiB: weights %.1f, statistics and factor %.1f, tuning %.1f, "
+                                     "activations %.1f, embedding %.1f, evaluation %.1f, program %.1f; peak %.1f (device: none)\n",
+                                     mib(cost->weights), mib(cost->statistics), mib(cost->tuning), mib(cost->activations), mib(cost->embedding),
                                      mib(cost->evaluation), mib(cost->base), mib(cost->total)), done);
     DPQ_TRY_GOTO(st, dpq_text_append(&t, "to be reduced %.1f MiB, gathered %.1f MiB; to be written %.1f MiB in %d file%s\n", mib(cost->reduced),
                                      mib(cost->gathered), mib(plan->output_bytes), plan->shards, plan->shards == 1 ? "" : "s"), done);
-    DPQ_TRY_GOTO(st, dpq_text_append(&t, "operations, GFLOP: forward %.1f, statistics %.1f, solve %.1f, evaluation %.1f\n",
+    DPQ_TRY_GOTO(st, dpq_text_append(&t, "operations, GFLOP: forward %.1f, statistics %.1f, solve %.1f, tuning %.1f, evaluation %.1f\n",
                                      cost->flop_forward * 1e-9, cost->flop_statistics * 1e-9, cost->flop_solve * 1e-9,
-                                     cost->flop_eval * 1e-9), done);
+                                     cost->flop_tuning * 1e-9, cost->flop_eval * 1e-9), done);
     if (gflops > 0) {
-        double total = (cost->flop_forward + cost->flop_statistics + cost->flop_solve + cost->flop_eval) * 1e-9;
+        double total = (cost->flop_forward + cost->flop_statistics + cost->flop_solve + cost->flop_tuning + cost->flop_eval) * 1e-9;
         /* 70 % of the measured product rate is what the whole job reaches */
         DPQ_TRY_GOTO(st, dpq_text_append(&t, "estimate: %.0f s at a measured %.0f GFLOP/s over all ranks\n", total / (0.7 * gflops), gflops), done);
     }

@@ -191,7 +191,7 @@ dpq_status dpq_plan_assign_work(dpq_plan *plan)
         if (!w->quantized) {
             continue;
         }
-        w->with_g_idx = plan->algo->with_g_idx(&plan->settings->algo, &w->scheme);
+        w->with_g_idx = plan->algo != NULL && plan->algo->with_g_idx(&plan->settings->algo, &w->scheme);
         plan->mixed = plan->mixed || (first != NULL && !dpq_scheme_equal(&first->scheme, &w->scheme));
         first = first == NULL ? w : first;
         plan->n_quantized++;

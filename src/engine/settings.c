@@ -8,11 +8,12 @@
 #include "dpquant/alloc.h"
 #include "dpquant/json.h"
 
-static const char *const algorithm_choices[] = {"rtn", "gptq", NULL};
+static const char *const algorithm_choices[] = {"rtn", "gptq", "signround", "adaround", NULL};
 static const char *const format_choices[] = {"compressed-tensors", NULL};
 static const char *const device_choices[] = {"auto", "cpu", NULL};
 static const char *const precision_choices[] = {"bf16", "fp32", NULL};
 static const char *const compute_choices[] = {"auto", "fp32", "bf16", NULL};
+static const char *const transport_choices[] = {"int32", "int16", NULL};
 static const char *const level_choices[] = {"error", "warning", "info", "debug", "trace", NULL};
 
 #define FIELD(name) offsetof(dpq_run_options, name)
@@ -66,6 +67,14 @@ static const dpq_option general_table[] = {
      "Type in which activations travel. Models with fp16 or fp32 weights are computed in fp32."},
     {"run.compute", DPQ_OPTION_ENUM, FIELD(run.compute), 0, 0, compute_choices, "auto", true,
      "Type in which products of bf16 values are computed; auto takes the faster one from a table of processor features."},
+    {"run.gradient_transport", DPQ_OPTION_ENUM, FIELD(run.gradient_transport), 0, 0, transport_choices, "int32", true,
+     "Tuning: integers that carry a step's gradient sums between ranks; int16 halves the bytes for slow networks and keeps about 9 bits."},
+    {"run.ranks", DPQ_OPTION_STRING, FIELD(run.ranks), 0, 0, NULL, "auto", false,
+     "Ranks that work: a number, or auto for as many of the job's as fit into their hosts' memory; the rest wait."},
+    {"run.low_memory", DPQ_OPTION_BOOL, FIELD(run.low_memory), 0, 0, NULL, "false", false,
+     "Keep activations in a file that the system may page out; slower, same result."},
+    {"run.scratch", DPQ_OPTION_PATH, FIELD(run.scratch), 0, 0, NULL, NULL, false,
+     "Folder of the files of run.low_memory; default: TMPDIR, else /tmp."},
     {"run.log_level", DPQ_OPTION_ENUM, FIELD(run.log_level), 0, 0, level_choices, "info", false, "Least severe log line on rank 0."},
 };
 
@@ -89,6 +98,7 @@ dpq_status dpq_settings_create(dpq_settings **out)
     DPQ_TRY_GOTO(st, init_set(s, general_table, DPQ_COUNT_OF(general_table), &s->run), fail);
     DPQ_TRY_GOTO(st, init_set(s, dpq_rtn_option_table, dpq_rtn_option_count, &s->algo), fail);
     DPQ_TRY_GOTO(st, init_set(s, dpq_gptq_option_table, dpq_gptq_option_count, &s->algo), fail);
+    DPQ_TRY_GOTO(st, init_set(s, dpq_signround_option_table, dpq_signround_option_count, &s->tune), fail);
     *out = s;
     return DPQ_OK;
 fail:
@@ -112,6 +122,11 @@ void dpq_settings_destroy(dpq_settings **settings)
     dpq_free(s->overrides);
     dpq_free(s);
     *settings = NULL;
+}
+
+const char *dpq_settings_algorithm(const dpq_settings *settings)
+{
+    return algorithm_choices[settings->run.quantize.algorithm];
 }
 
 dpq_status dpq_settings_add_override(dpq_settings *settings, dpq_override **out)

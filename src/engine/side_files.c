@@ -104,7 +104,7 @@ static dpq_status quantization_block(const dpq_plan *plan, char **out)
             modules[n++] = (dpq_ct_module){.module = w->module, .scheme = w->scheme, .with_g_idx = w->with_g_idx};
         }
     }
-    bool static_order = plan->stats == DPQ_STAT_XTX && plan->settings->algo.gptq.order == DPQ_ORDER_STATIC;
+    bool static_order = (plan->stats & DPQ_STAT_XTX) != 0 && plan->settings->algo.gptq.order == DPQ_ORDER_STATIC;
     dpq_status st = dpq_ct_config_text(modules, n, &plan->ignored, static_order, out);
     dpq_free(modules);
     return st;

@@ -97,6 +97,27 @@ static void put_module(dpq_json_writer *w, const dpq_module_record *m)
     dpq_json_end(w);
 }
 
+/* Error of each block, and how its tuning went. */
+static void put_blocks(dpq_json_writer *w, const dpq_report *report)
+{
+    dpq_json_begin_array(w, "blocks");
+    for (size_t i = 0; i < report->n_blocks; i++) {
+        const dpq_block_record *b = &report->blocks[i];
+        dpq_json_begin_object(w, NULL);
+        dpq_json_put_string(w, "name", b->name);
+        dpq_json_put_real(w, "error", b->error);
+        if (b->steps > 0) {
+            dpq_json_put_int(w, "steps", b->steps);
+            dpq_json_put_int(w, "repeated_steps", b->repeats);
+            dpq_json_put_real(w, "initial_loss", b->initial_loss);
+            dpq_json_put_real(w, "best_loss", b->best_loss);
+            dpq_json_put_int(w, "best_step", b->best_step);
+        }
+        dpq_json_end(w);
+    }
+    dpq_json_end(w);
+}
+
 dpq_status dpq_report_result_text(const dpq_report *report, char **text, size_t *size)
 {
     dpq_status st = DPQ_OK;
@@ -123,6 +144,7 @@ dpq_status dpq_report_result_text(const dpq_report *report, char **text, size_t 
         put_module(w, &report->modules[i]);
     }
     dpq_json_end(w);
+    put_blocks(w, report);
     dpq_json_put_int(w, "fallbacks", report->fallbacks);
     dpq_report_put_eval(w, "eval", &report->eval);
     dpq_json_end(w);

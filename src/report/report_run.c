@@ -20,6 +20,8 @@ static void put_rank(dpq_json_writer *w, const dpq_rank_record *r)
         dpq_json_put_real(w, dpq_span_name((dpq_span)span), r->seconds[span]);
     }
     dpq_json_end(w);
+    dpq_json_put_real(w, "reduce_overlapped", r->overlap_s);
+    dpq_json_put_real(w, "reduce_exposed", r->exposed_s);
     dpq_json_put_int(w, "reduced_bytes", (int64_t)r->reduced_bytes);
     dpq_json_put_int(w, "broadcast_bytes", (int64_t)r->broadcast_bytes);
     dpq_json_put_int(w, "gathered_bytes", (int64_t)r->gathered_bytes);
@@ -63,6 +65,16 @@ static void put_ranks(dpq_json_writer *w, const dpq_report *report)
     dpq_json_end(w);
 }
 
+/* Phases of rank 0 in this block. */
+static void put_block_seconds(dpq_json_writer *w, const dpq_block_record *b)
+{
+    dpq_json_begin_object(w, "seconds_by_phase");
+    for (int span = 0; span < DPQ_SPAN_COUNT; span++) {
+        dpq_json_put_real(w, dpq_span_name((dpq_span)span), b->phase_seconds[span]);
+    }
+    dpq_json_end(w);
+}
+
 static void put_blocks(dpq_json_writer *w, const dpq_report *report)
 {
     dpq_json_begin_array(w, "blocks");
@@ -70,7 +82,7 @@ static void put_blocks(dpq_json_writer *w, const dpq_report *report)
         dpq_json_begin_object(w, NULL);
         dpq_json_put_string(w, "name", report->blocks[i].name);
         dpq_json_put_real(w, "seconds", report->blocks[i].seconds);
-        dpq_json_put_real(w, "error", report->blocks[i].error);
+        put_block_seconds(w, &report->blocks[i]);
         dpq_json_end(w);
     }
     dpq_json_end(w);
