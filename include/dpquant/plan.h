@@ -57,9 +57,10 @@ DPQ_MUST_USE dpq_status dpq_plan_create(const dpq_settings *settings, const dpq_
 void dpq_plan_destroy(dpq_plan **plan);
 const dpq_work *dpq_plan_work(const dpq_plan *plan, int64_t layer, dpq_linear_role role);
 
-/* Costs for samples of the given lengths dealt to SIZE ranks (the fullest rank counts). EVAL_TOKENS of the longest share. */
+/* Costs for samples of the given lengths dealt to SIZE ranks (the fullest rank counts). BASE: bytes the program
+ * holds before it works (dpq_memory_peak_bytes at that time). */
 void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const dpq_calibset *eval, int size, int threads,
-                       dpq_plan_cost *out);
+                       uint64_t base, dpq_plan_cost *out);
 /* The plan as text: work list by scheme, memory, bytes, and (GFLOPS > 0) an estimate of time. Heap. */
 DPQ_MUST_USE dpq_status dpq_plan_text(const dpq_plan *plan, const dpq_plan_cost *cost, int size, double gflops, char **out);
 

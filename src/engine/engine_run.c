@@ -76,7 +76,7 @@ static dpq_status show_plan(dpq_job *job)
     void *rates = NULL;
     char *text = NULL;
     dpq_status st = DPQ_OK;
-    dpq_plan_estimate(job->plan, samples, windows, size, dpq_backend_threads(job->run.backend), &job->cost);
+    dpq_plan_estimate(job->plan, samples, windows, size, dpq_backend_threads(job->run.backend), job->base_bytes, &job->cost);
     dpq_status local = dpq_backend_measure_gflops(job->run.backend, job->plan->compute, 0.05, &mine);
     local = local == DPQ_OK ? dpq_alloc_array(size, sizeof(double), &rates) : local;
     DPQ_TRY_GOTO(st, dpq_comm_agree(job->comm, local, &job->run.spans), done);

@@ -10,6 +10,7 @@ typedef struct {
     dpq_comm *world;  /* all ranks of the job */
     dpq_comm *subset; /* those that work, when not all do; NULL otherwise and on the others */
     dpq_comm *comm;   /* of the ranks that work; NULL on a rank that waits */
+    uint64_t base_bytes;   /* of this rank before the work begins */
     uint64_t memory_bytes; /* available on this host when the plan was made */
     const dpq_settings *settings;
     const char *command_line;

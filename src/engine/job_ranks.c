@@ -15,7 +15,8 @@ static double mib(uint64_t bytes)
 static void estimate(const dpq_job *job, int ranks, dpq_plan_cost *cost)
 {
     int threads = dpq_backend_choose_threads(job->settings->run.run.threads, dpq_comm_local_size(job->world));
-    dpq_plan_estimate(job->plan, job->has_samples ? &job->samples : NULL, job->has_windows ? &job->windows : NULL, ranks, threads, cost);
+    dpq_plan_estimate(job->plan, job->has_samples ? &job->samples : NULL, job->has_windows ? &job->windows : NULL, ranks, threads,
+                      job->base_bytes, cost);
 }
 
 /* How many ranks of the job fit beside the ranks before them on their host when RANKS share the work; *mine: does this one? */
@@ -96,7 +97,9 @@ dpq_status dpq_job_choose_ranks(dpq_job *job)
     bool mine = false;
     void *flags = NULL;
     dpq_status st = DPQ_OK;
-    job->memory_bytes = dpq_memory_available_bytes();
+    job->base_bytes = dpq_memory_peak_bytes();
+    /* what this rank holds already is no longer available, but counted in its need */
+    job->memory_bytes = dpq_memory_available_bytes() + job->base_bytes * (uint64_t)dpq_comm_local_size(job->world);
     DPQ_TRY(parse_ranks(job, &stated));
     if (stated > 0) {
         ranks = (int)stated;

@@ -7,6 +7,9 @@
 #include "dpquant/shard.h"
 #include "plan_priv.h"
 
+#define EVAL_CHUNK_TOKENS 64          /* rows of logits the evaluation holds at a time */
+#define PACK_BYTES        (16u << 20) /* samples packed for Hessian sums */
+
 static uint64_t max_u64(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
@@ -87,7 +90,7 @@ static void estimate_statistics(const dpq_plan *plan, double tokens, dpq_plan_co
             out->flop_solve += (plan->stats & DPQ_STAT_XTX) != 0 ? (double)w->n * (double)w->k * (double)w->k : 0.0;
         }
     }
-    out->statistics = largest;
+    out->statistics = largest + ((plan->stats & DPQ_STAT_XTX) != 0 ? PACK_BYTES : 0);
     out->reduced = (uint64_t)c->n_layers * per_block;
 }
 
@@ -120,7 +123,7 @@ static void estimate_tuning(const dpq_plan *plan, const dpq_calibset *samples, i
     out->flop_tuning = steps * (2.0 * forward + input + 3.5 * attention);
 }
 
-void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const dpq_calibset *eval, int size, int threads, dpq_plan_cost *out)
+void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const dpq_calibset *eval, int size, int threads, uint64_t base, dpq_plan_cost *out)
 {
     const dpq_model_config *c = &plan->folder->config;
     size_t act = dpq_dtype_bytes(plan->act);
@@ -128,7 +131,7 @@ void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const 
     uint64_t parameters = (uint64_t)block_parameters(c);
     bool widened = dpq_product_dtype(source, plan->act, plan->compute) != source;
     uint64_t head = (uint64_t)(c->vocab_size * c->hidden_size);
-    *out = (dpq_plan_cost){.base = 64u << 20};
+    *out = (dpq_plan_cost){.base = base};
     /* this block and the prefetched one, products' copies, codes of the stage being solved */
     out->weights = 2 * parameters * dpq_dtype_bytes(source) + (widened ? parameters * sizeof(float) : 0) + parameters;
     if (plan->needs_samples && samples != NULL) {
@@ -147,7 +150,11 @@ void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const 
     if (eval != NULL) {
         bool bf16 = plan->settings->run.eval.precision == DPQ_PRECISION_BF16;
         uint64_t hidden = (uint64_t)fullest_share(eval, size) * (uint64_t)c->hidden_size * (bf16 ? 2u : 4u);
-        out->evaluation = 2 * hidden + 2 * head * (bf16 ? 2u : 4u) + 2 * parameters * sizeof(float);
+        /* hidden states and heads of both models, one head's source while it is converted, logits of a chunk of each, a block and the next */
+        out->evaluation = 2 * hidden + 2 * head * (bf16 ? 2u : 4u) + head * dpq_dtype_bytes(source) +
+                          2 * EVAL_CHUNK_TOKENS * (uint64_t)c->vocab_size * sizeof(float) +
+                          parameters * (sizeof(float) + 2 * dpq_dtype_bytes(source)) +
+                          (uint64_t)eval->max_length * (uint64_t)(4 * widest_stage(c)) * sizeof(float);
         out->flop_eval = 2.0 * forward_flop(c, eval, true);
     }
     out->total = out->base + max_u64(max_u64(out->weights + out->statistics + out->tuning, out->embedding) + out->activations, out->evaluation);

@@ -27,6 +27,23 @@ static dpq_status append_eval(dpq_text *t, const dpq_eval_figures *f)
     return dpq_text_append(t, "top-1        %.2f %% equal over %" PRId64 " tokens\n", 100.0 * f->top1, f->tokens);
 }
 
+/* Reductions that were started and later waited for: how much of them ran beside other work, on the rank that waited longest. */
+static dpq_status append_overlap(dpq_text *t, const dpq_report *report)
+{
+    double overlapped = 0, exposed = 0;
+    for (int r = 0; r < report->n_ranks; r++) {
+        if (report->ranks[r].exposed_s >= exposed) {
+            overlapped = report->ranks[r].overlap_s;
+            exposed = report->ranks[r].exposed_s;
+        }
+    }
+    if (report->n_ranks < 2 || overlapped + exposed <= 0) {
+        return DPQ_OK;
+    }
+    return dpq_text_append(t, "reductions   %.2f s, %.0f %% of it beside the backward pass\n", overlapped + exposed,
+                           100.0 * overlapped / (overlapped + exposed));
+}
+
 static dpq_status append_table(dpq_text *t, const dpq_report *report, const char *model, const char *scheme,
                                const char *algorithm, const char *output)
 {
@@ -41,6 +58,7 @@ static dpq_status append_table(dpq_text *t, const dpq_report *report, const char
                             report->seconds_quantize, report->seconds_eval));
     DPQ_TRY(dpq_text_append(t, "peak memory  %.1f MiB over %d rank%s\n", (double)report->peak_memory_bytes / (1 << 20),
                             report->n_ranks, report->n_ranks == 1 ? "" : "s"));
+    DPQ_TRY(append_overlap(t, report));
     return dpq_text_append(t, "output       %s (%.1f MiB)\n", output, (double)report->output_bytes / (1 << 20));
 }
 
