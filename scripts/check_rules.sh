@@ -42,7 +42,7 @@ module_of_header()
         return
     fi
     case $name in
-    status | alloc | str | log | clock | half | option | fixsum | rng | pattern) echo base ;;
+    status | alloc | str | log | clock | half | hash | option | fixsum | rng | pattern) echo base ;;
     tensor | config | backend | comm | model | pack | report | engine | eval | cli) echo "$name" ;;
     file | json | safetensors | h5) echo io ;;
     backend_grad) echo backend ;;

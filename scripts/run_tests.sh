@@ -5,8 +5,9 @@
 #   unit ops bad   programs build/<variant>/tests/SUITE/test_*, scripts tests/SUITE/test_*.sh and lists tests/SUITE/*.tst
 #   mpi            programs in tests/mpi on each number of ranks in NP ("1 2 3 4")
 #   cli            lists of commands in tests/cli (scripts/run_clitests.sh)
+#   readers        tests/readers/run.sh with the Python in DPQ_READER_PYTHON; skipped without one
 #   lint           scripts/check_rules.sh, and whether docs/CONFIG.md is what the program prints
-#   san            unit and ops once more, built with SAN=address,undefined
+#   san            unit and ops once more, built with SAN=address,undefined, and whole jobs (tests/san)
 # Without a suite: all of them. DEBUG, SAN, WERROR and the like reach make through the environment or MAKEFLAGS.
 #
 # cmocka programs count test by test, lists and scripts by their last line "N passed, N failed, N skipped", anything else as
@@ -156,6 +157,15 @@ run_mpi()
     done < <(programs mpi "$folder")
 }
 
+run_readers()
+{
+    if [ -n "${DPQ_READER_PYTHON:-}" ]; then
+        TEST_TIMEOUT=${READERS_TIMEOUT:-3600} run readers tests/readers/run.sh "$DPQ_READER_PYTHON"
+    else
+        run readers bash -c 'echo "DPQ_READER_PYTHON names no Python"; exit 77'
+    fi
+}
+
 # shellcheck disable=SC2317 # called through bash -c
 config_page_is_current()
 {
@@ -171,12 +181,12 @@ if [ "${1:-}" = --count ] && [ $# = 3 ]; then
 fi
 
 suites=("$@")
-[ $# -gt 0 ] || suites=(unit ops bad mpi cli lint san)
+[ $# -gt 0 ] || suites=(unit ops bad mpi cli readers lint san)
 for suite in "${suites[@]}"; do
     case $suite in
-    unit | ops | bad | mpi | cli | lint | san) ;;
+    unit | ops | bad | mpi | cli | readers | lint | san) ;;
     *)
-        echo "run_tests.sh: unknown suite '$suite': unit, ops, bad, mpi, cli, lint or san" >&2
+        echo "run_tests.sh: unknown suite '$suite': unit, ops, bad, mpi, cli, readers, lint or san" >&2
         exit 2
         ;;
     esac
@@ -201,6 +211,7 @@ for suite in "${suites[@]}"; do
         ;;
     mpi) run_mpi ;;
     cli) run_lists cli ;;
+    readers) run_readers ;;
     lint)
         run lint scripts/check_rules.sh
         if [ -x build/dpquant ] && [ -e docs/CONFIG.md ]; then
@@ -214,6 +225,10 @@ for suite in "${suites[@]}"; do
         sanitized=build/$("$make" -s --no-print-directory print-variant SAN=address,undefined)
         run_plain unit "$sanitized" san/unit
         run_plain ops "$sanitized" san/ops
+        build "$sanitized/dpquant" SAN=address,undefined
+        for file in tests/san/*.tst; do
+            run "san/$(basename "$file")" env DPQ="$PWD/$sanitized/dpquant" scripts/run_clitests.sh "$file"
+        done
         ;;
     esac
 done

@@ -1,47 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calibration: one block after the other is loaded (the next one prefetched), walked, compared over the ranks, and written. */
-#include <stdio.h>
 #include <string.h>
 
-#include "dpquant/file.h"
+#include "dpquant/hash.h"
 #include "dpquant/log.h"
 #include "engine_priv.h"
 
-/* First eight bytes of a digest of a linear's quantized form. */
-static uint64_t fingerprint(const dpq_qweight *q)
+/* Fingerprint of a few tensors; empty ones do not count. */
+static uint64_t fingerprint(const dpq_tensor *const *tensors, size_t n)
 {
-    dpq_sha256 sha;
-    char hex[65];
-    unsigned long long value = 0;
-    const dpq_tensor *parts[] = {&q->codes, &q->scale, &q->zero, &q->g_idx};
-    dpq_sha256_init(&sha);
-    for (size_t i = 0; i < DPQ_COUNT_OF(parts); i++) {
-        if (parts[i]->data != NULL) {
-            dpq_sha256_update(&sha, parts[i]->data, dpq_tensor_bytes(parts[i]));
+    uint64_t hash = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (tensors[i]->data != NULL) {
+            hash = dpq_hash64(hash, tensors[i]->data, dpq_tensor_bytes(tensors[i]));
         }
     }
-    dpq_sha256_hex(&sha, hex);
-    hex[16] = '\0';
-    sscanf(hex, "%llx", &value);
-    return value;
+    return hash;
+}
+
+/* Index of the first value that is not equal on all ranks, or -1. Collective. */
+static dpq_status first_difference(dpq_run *run, const uint64_t *values, int64_t n, int64_t *index)
+{
+    uint64_t lowest[2 * DPQ_LINEAR_COUNT], highest[2 * DPQ_LINEAR_COUNT];
+    DPQ_ASSERT(n <= 2 * DPQ_LINEAR_COUNT);
+    memcpy(lowest, values, (size_t)n * sizeof *values);
+    memcpy(highest, values, (size_t)n * sizeof *values);
+    dpq_tensor low = dpq_tensor_wrap_1d(lowest, DPQ_DTYPE_U64, n), high = dpq_tensor_wrap_1d(highest, DPQ_DTYPE_U64, n);
+    *index = -1;
+    DPQ_TRY(dpq_comm_allreduce(run->comm, &low, DPQ_REDUCE_MIN));
+    DPQ_TRY(dpq_comm_allreduce(run->comm, &high, DPQ_REDUCE_MAX));
+    for (int64_t i = n - 1; i >= 0; i--) {
+        *index = lowest[i] != highest[i] ? i : *index;
+    }
+    return DPQ_OK;
+}
+
+/* Every rank must have read the same block: replicas on other hosts may differ without anyone noticing. */
+static dpq_status compare_sources(dpq_run *run, int64_t layer, const dpq_block_source *source)
+{
+    uint64_t values[DPQ_LINEAR_COUNT + 1];
+    int64_t index;
+    const dpq_tensor *norms[DPQ_NORM_COUNT];
+    for (int role = 0; role < DPQ_LINEAR_COUNT; role++) {
+        const dpq_tensor *parts[] = {&source->w[role], &source->bias[role]};
+        values[role] = fingerprint(parts, DPQ_COUNT_OF(parts));
+    }
+    for (int role = 0; role < DPQ_NORM_COUNT; role++) {
+        norms[role] = &source->norm[role];
+    }
+    values[DPQ_LINEAR_COUNT] = fingerprint(norms, DPQ_NORM_COUNT);
+    DPQ_TRY(first_difference(run, values, DPQ_LINEAR_COUNT + 1, &index));
+    if (index >= 0) {
+        return DPQ_RAISE(DPQ_E_INPUT, "layer %lld: %s differs between ranks: all must read the same model", (long long)layer,
+                         index < DPQ_LINEAR_COUNT ? dpq_plan_work(run->plan, layer, (dpq_linear_role)index)->module : "a norm");
+    }
+    return DPQ_OK;
 }
 
 /* Every rank holds the same quantized block, or the run ends naming the linear that differs. */
-static dpq_status compare_ranks(dpq_run *run, int64_t layer, const dpq_qweight *quantized)
+static dpq_status compare_results(dpq_run *run, int64_t layer, const dpq_qweight *quantized)
 {
-    uint64_t lowest[DPQ_LINEAR_COUNT] = {0}, highest[DPQ_LINEAR_COUNT];
+    uint64_t values[DPQ_LINEAR_COUNT];
+    int64_t index;
     for (int role = 0; role < DPQ_LINEAR_COUNT; role++) {
-        lowest[role] = quantized[role].codes.data != NULL ? fingerprint(&quantized[role]) : 0;
-        highest[role] = lowest[role];
+        const dpq_qweight *q = &quantized[role];
+        const dpq_tensor *parts[] = {&q->codes, &q->scale, &q->zero, &q->g_idx};
+        values[role] = fingerprint(parts, DPQ_COUNT_OF(parts));
     }
-    dpq_tensor low = dpq_tensor_wrap_1d(lowest, DPQ_DTYPE_U64, DPQ_LINEAR_COUNT);
-    dpq_tensor high = dpq_tensor_wrap_1d(highest, DPQ_DTYPE_U64, DPQ_LINEAR_COUNT);
-    DPQ_TRY(dpq_comm_allreduce(run->comm, &low, DPQ_REDUCE_MIN));
-    DPQ_TRY(dpq_comm_allreduce(run->comm, &high, DPQ_REDUCE_MAX));
-    for (int role = 0; role < DPQ_LINEAR_COUNT; role++) {
-        if (lowest[role] != highest[role]) {
-            return DPQ_RAISE(DPQ_E_BUG, "%s differs between ranks", dpq_plan_work(run->plan, layer, (dpq_linear_role)role)->module);
-        }
+    DPQ_TRY(first_difference(run, values, DPQ_LINEAR_COUNT, &index));
+    if (index >= 0) {
+        return DPQ_RAISE(DPQ_E_BUG, "%s differs between ranks", dpq_plan_work(run->plan, layer, (dpq_linear_role)index)->module);
     }
     return DPQ_OK;
 }
@@ -80,6 +108,7 @@ static dpq_status one_block(dpq_run *run, dpq_loader *loader, int64_t layer)
     dpq_status st = dpq_loader_take(loader, layer, &source);
     dpq_spans_add(&run->spans, DPQ_SPAN_LOAD, &clock);
     DPQ_TRY_GOTO(st, dpq_comm_agree(run->comm, st, &run->spans), done);
+    DPQ_TRY_GOTO(st, compare_sources(run, layer, &source), done);
     if (run->tuning != NULL) {
         DPQ_TRY_GOTO(st, dpq_block_tune(run, layer, &source, quantized), done);
     } else if (run->activations != NULL) {
@@ -87,7 +116,7 @@ static dpq_status one_block(dpq_run *run, dpq_loader *loader, int64_t layer)
     } else {
         DPQ_TRY_GOTO(st, dpq_stage_walk_data_free(run, layer, &source, quantized), done);
     }
-    DPQ_TRY_GOTO(st, compare_ranks(run, layer, quantized), done);
+    DPQ_TRY_GOTO(st, compare_results(run, layer, quantized), done);
     DPQ_TRY_GOTO(st, write_block(run, layer, quantized), done);
     run->blocks[layer].seconds = dpq_clock_s() - start;
     for (int span = 0; span < DPQ_SPAN_COUNT; span++) {
