@@ -55,7 +55,7 @@ DEFS += -DDPQ_DEBUG=1
 endif
 ifneq ($(SAN),)
 OPT := -O1 -g -fno-omit-frame-pointer
-DEFS += -DDPQ_NO_CLONES
+DEFS += -DDPQ_NO_CLONES -DDPQ_FAULT_INJECTION
 SANFLAGS := -fsanitize=$(SAN) -fno-sanitize-recover=all
 endif
 FLOATS := -ffp-contract=off -fno-math-errno -fno-trapping-math

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calibration algorithms that work linear by linear, written as single-process code: they know nothing of ranks, files or models.
- * An algorithm declares which statistics of a stage's input it needs; the engine computes them over the samples of all ranks
- * and combines them exactly. `prepare` runs once a stage on one rank (the owner), its result is sent to all; `solve` fills any
- * range of rows of a linear and may run on any rank. */
+/* Calibration algorithms that work linear by linear, written as single-process code: they know nothing of ranks, files
+ * or models. An algorithm declares which statistics of a stage's input it needs; the engine computes them over the
+ * samples of all ranks and combines them exactly. `prepare` runs once a stage on one rank (the owner), its result is
+ * sent to all; `solve` fills any range of rows of a linear and may run on any rank. */
 #ifndef DPQUANT_ALGO_H
 #define DPQUANT_ALGO_H
 
@@ -32,7 +32,7 @@ typedef struct {
 } dpq_rtn_options;
 
 typedef struct {
-    double damping;  /* share of the mean diagonal added to it */
+    double damping; /* share of the mean diagonal added to it */
     dpq_gptq_order order;
     bool true_sequential; /* read by the engine */
     dpq_group_scales group_scales;
@@ -61,8 +61,8 @@ typedef struct {
 /* What prepare found out and all solves of the stage need. Flat tensors, so that the engine can send it. */
 typedef enum { DPQ_FACTOR_OK, DPQ_FACTOR_OK_F64, DPQ_FACTOR_DAMPED, DPQ_FACTOR_FAILED } dpq_factor_outcome;
 typedef struct {
-    dpq_tensor u;          /* (K,K) F32: upper factor of the inverse, columns in the order of `order`; empty when FAILED */
-    dpq_tensor order;      /* (K) I32: order[i] = source column of position i */
+    dpq_tensor u;     /* (K,K) F32: upper factor of the inverse, columns in the order of `order`; empty when FAILED */
+    dpq_tensor order; /* (K) I32: order[i] = source column of position i */
     dpq_tensor importance; /* (K) F32: diagonal of the undamped Hessian in source order */
     int32_t outcome;       /* dpq_factor_outcome */
     double damping;        /* the share that succeeded */
@@ -74,9 +74,9 @@ typedef enum { DPQ_METHOD_RTN, DPQ_METHOD_GPTQ, DPQ_METHOD_RTN_FALLBACK } dpq_me
 const char *dpq_method_name(dpq_method method);
 
 typedef struct {
-    const char *module;     /* name, for messages */
-    const dpq_tensor *w;    /* (N,K) F32, F16 or BF16 source weights */
-    const double *sumsq;    /* (K) or NULL */
+    const char *module;       /* name, for messages */
+    const dpq_tensor *w;      /* (N,K) F32, F16 or BF16 source weights */
+    const double *sumsq;      /* (K) or NULL */
     const dpq_factor *factor; /* or NULL */
 } dpq_solve_input;
 
@@ -88,13 +88,15 @@ typedef struct {
     unsigned (*stats)(const dpq_algo_options *options);
     /* Does the linear get a g_idx (columns of a group are not contiguous)? */
     bool (*with_g_idx)(const dpq_algo_options *options, const dpq_scheme *scheme);
-    /* Once a stage, from combined statistics; fills *factor. NULL when the algorithm has none. Not positive definite is no error: the
-     * documented ladder runs and outcome says what happened. STATS->xtx may be consumed (its memory is not needed after). */
-    dpq_status (*prepare)(const dpq_algo_options *options, dpq_backend *be, const dpq_stage_stats *stats, dpq_factor *factor);
-    /* Fill codes, scale, zero, row_error of rows [begin, end) (and g_idx, equal whoever computes it). begin is a multiple of
-     * DPQ_SOLVE_TILE_ROWS. Uses the backend's threads over tiles of rows. *method says what was done. */
-    dpq_status (*solve)(const dpq_algo_options *options, dpq_backend *be, const dpq_solve_input *input, int64_t begin, int64_t end,
-                        dpq_qweight *out, dpq_method *method);
+    /* Once a stage, from combined statistics; fills *factor. NULL when the algorithm has none. Not positive definite is
+     * no error: the documented ladder runs and outcome says what happened. STATS->xtx may be consumed (its memory is
+     * not needed after). */
+    dpq_status (*prepare)(const dpq_algo_options *options, dpq_backend *be, const dpq_stage_stats *stats,
+                          dpq_factor *factor);
+    /* Fill codes, scale, zero, row_error of rows [begin, end) (and g_idx, equal whoever computes it). begin is a
+     * multiple of DPQ_SOLVE_TILE_ROWS. Uses the backend's threads over tiles of rows. *method says what was done. */
+    dpq_status (*solve)(const dpq_algo_options *options, dpq_backend *be, const dpq_solve_input *input, int64_t begin,
+                        int64_t end, dpq_qweight *out, dpq_method *method);
 } dpq_linear_algo_ops;
 
 const dpq_linear_algo_ops *dpq_algo_at(int index); /* NULL past the end */

@@ -28,10 +28,10 @@ typedef struct {
     char digest[65]; /* SHA-256 over lengths and ids of the samples used */
 } dpq_calibset;
 
-/* Read the samples. Checks as docs/FORMATS.md says: integer class, rank 2, 0 <= id < VOCAB, mask of the same shape with values
- * 0/1 whose ones are one run (left or right padding, which is cut off: positions start at the first real token). Asking for
- * more samples than the file has: error naming both numbers. Rows with fewer than 2 tokens after masking: error naming the row.
- * Errors: DPQ_E_INPUT with file, dataset, row, expected, found. */
+/* Read the samples. Checks as docs/FORMATS.md says: integer class, rank 2, 0 <= id < VOCAB, mask of the same shape with
+ * values 0/1 whose ones are one run (left or right padding, which is cut off: positions start at the first real token).
+ * Asking for more samples than the file has: error naming both numbers. Rows with fewer than 2 tokens after masking:
+ * error naming the row. Errors: DPQ_E_INPUT with file, dataset, row, expected, found. */
 DPQ_MUST_USE dpq_status dpq_calibset_read(const dpq_calibset_options *options, int64_t vocab_size, dpq_calibset *out);
 void dpq_calibset_fini(dpq_calibset *set);
 

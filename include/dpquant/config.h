@@ -32,10 +32,13 @@ const dpq_yaml *dpq_yaml_get(const dpq_yaml *mapping, const char *key);
 
 /* Apply a recipe tree to the option sets: nested mappings become dotted keys, scalars and sequences of scalars values.
  * Subtrees for which HANDLER (may be NULL) returns *handled = true are its own (lists of mappings such as
- * quantize.overrides). Unknown keys: error with line, column and the nearest valid key. BASE_DIR resolves PATH options. */
-typedef dpq_status (*dpq_config_handler)(void *context, const char *key, const dpq_yaml *value, const char *name, bool *handled);
+ * quantize.overrides). Unknown keys: error with line, column and the nearest valid key. BASE_DIR resolves PATH options.
+ */
+typedef dpq_status (*dpq_config_handler)(void *context, const char *key, const dpq_yaml *value, const char *name,
+                                         bool *handled);
 DPQ_MUST_USE dpq_status dpq_config_apply(const dpq_yaml *tree, const char *name, const char *base_dir,
-                                         const dpq_option_set *sets, size_t n_sets, dpq_config_handler handler, void *context);
+                                         const dpq_option_set *sets, size_t n_sets, dpq_config_handler handler,
+                                         void *context);
 /* Apply "key=value" of --set. For STRINGS the value is a comma-separated list. Errors as above with "--set". */
 DPQ_MUST_USE dpq_status dpq_config_set(const char *assignment, const dpq_option_set *sets, size_t n_sets);
 

@@ -10,10 +10,10 @@
 #include "dpquant/settings.h"
 #include "dpquant/status.h"
 
-/* Measure the folder MODEL against its source REFERENCE as settings' eval section says. Collective; figures on every rank.
- * Handed down by the caller, so that the engine does not depend on the evaluation. */
-typedef dpq_status (*dpq_evaluate)(dpq_comm *comm, dpq_backend *backend, const dpq_settings *settings, const char *model,
-                                   const char *reference, dpq_spans *spans, dpq_eval_figures *out);
+/* Measure the folder MODEL against its source REFERENCE as settings' eval section says. Collective; figures on every
+ * rank. Handed down by the caller, so that the engine does not depend on the evaluation. */
+typedef dpq_status (*dpq_evaluate)(dpq_comm *comm, dpq_backend *backend, const dpq_settings *settings,
+                                   const char *model, const char *reference, dpq_spans *spans, dpq_eval_figures *out);
 
 typedef struct {
     bool plan_only;           /* print the plan and stop */
@@ -23,8 +23,9 @@ typedef struct {
 } dpq_engine_request;
 
 /* Run the recipe. Rank 0 prints the plan, progress, and the final table.
- * Collective: over COMM. SETTINGS must be equal on all ranks.  Repeatable: the output folder, dpquant-run.json apart, is
- * bit-identical for any number of ranks and threads.  Errors: agreed on all ranks; nothing appears under the final name. */
+ * Collective: over COMM. SETTINGS must be equal on all ranks.  Repeatable: the output folder, dpquant-run.json apart,
+ * is bit-identical for any number of ranks and threads.  Errors: agreed on all ranks; nothing appears under the final
+ * name. */
 DPQ_MUST_USE dpq_status dpq_engine_run(dpq_comm *comm, const dpq_settings *settings, const dpq_engine_request *request);
 
 #endif

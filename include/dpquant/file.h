@@ -9,16 +9,16 @@
 #include "dpquant/status.h"
 #include "dpquant/str.h"
 
-/* Whole file of at most MAX_BYTES, NUL-terminated copy (*size without the NUL). Errors: DPQ_E_INPUT (missing, too large,
- * not a regular file), with the path. */
+/* Whole file of at most MAX_BYTES, NUL-terminated copy (*size without the NUL). Errors: DPQ_E_INPUT (missing, too
+ * large, not a regular file), with the path. */
 DPQ_MUST_USE dpq_status dpq_file_read_all(const char *path, size_t max_bytes, char **bytes, size_t *size);
 
 /* Open for reading; follows symbolic links; must be a regular file. */
 DPQ_MUST_USE dpq_status dpq_file_open_read(const char *path, int *fd, uint64_t *size);
 /* Read exactly BYTES at OFFSET (short reads continued, EINTR retried). Errors: DPQ_E_INPUT when the file ends early. */
 DPQ_MUST_USE dpq_status dpq_file_pread(int fd, const char *path, void *dst, size_t bytes, uint64_t offset);
-/* Create for writing (mode 0666 with umask; must not exist), reserving BYTES (posix_fallocate where supported, so that a full
- * disk is found now). Errors: DPQ_E_DISK. */
+/* Create for writing (mode 0666 with umask; must not exist), reserving BYTES (posix_fallocate where supported, so that
+ * a full disk is found now). Errors: DPQ_E_DISK. */
 DPQ_MUST_USE dpq_status dpq_file_create(const char *path, uint64_t bytes, int *fd);
 DPQ_MUST_USE dpq_status dpq_file_pwrite(int fd, const char *path, const void *src, size_t bytes, uint64_t offset);
 /* fsync and close; a failed fsync is never retried. */
@@ -43,7 +43,8 @@ DPQ_MUST_USE dpq_status dpq_dir_list(const char *path, dpq_str_list *names);
 DPQ_MUST_USE dpq_status dpq_dir_remove(const char *path);
 DPQ_MUST_USE dpq_status dpq_dir_sync(const char *path);
 DPQ_MUST_USE dpq_status dpq_path_rename(const char *from, const char *to);
-/* Zeroed memory behind an unnamed file in DIR (NULL: TMPDIR, else /tmp), which the system may page out. Errors: DPQ_E_DISK. */
+/* Zeroed memory behind an unnamed file in DIR (NULL: TMPDIR, else /tmp), which the system may page out. Errors:
+ * DPQ_E_DISK. */
 DPQ_MUST_USE dpq_status dpq_file_map_scratch(const char *dir, size_t bytes, void **out);
 void dpq_file_unmap_scratch(void *memory, size_t bytes);
 /* Bytes free for this user on the file system that holds PATH. */

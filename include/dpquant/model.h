@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoder-only models of the Llama family: the description read from config.json, tensor names, and the forward pass of one
- * block as a chain of four stages that end where a linear's input is known:
- *   stage 0  norm -> [q,k,v]      stage 1  attention -> [o]      stage 2  norm -> [gate,up]      stage 3  activation -> [down]  */
+/* Decoder-only models of the Llama family: the description read from config.json, tensor names, and the forward pass of
+ * one block as a chain of four stages that end where a linear's input is known: stage 0  norm -> [q,k,v]      stage 1
+ * attention -> [o]      stage 2  norm -> [gate,up]      stage 3  activation -> [down]  */
 #ifndef DPQUANT_MODEL_H
 #define DPQUANT_MODEL_H
 
@@ -13,7 +13,16 @@
 #include "dpquant/status.h"
 #include "dpquant/tensor.h"
 
-typedef enum { DPQ_LINEAR_Q, DPQ_LINEAR_K, DPQ_LINEAR_V, DPQ_LINEAR_O, DPQ_LINEAR_GATE, DPQ_LINEAR_UP, DPQ_LINEAR_DOWN, DPQ_LINEAR_COUNT } dpq_linear_role;
+typedef enum {
+    DPQ_LINEAR_Q,
+    DPQ_LINEAR_K,
+    DPQ_LINEAR_V,
+    DPQ_LINEAR_O,
+    DPQ_LINEAR_GATE,
+    DPQ_LINEAR_UP,
+    DPQ_LINEAR_DOWN,
+    DPQ_LINEAR_COUNT
+} dpq_linear_role;
 #define DPQ_STAGE_COUNT 4
 
 typedef enum { DPQ_ROPE_DEFAULT, DPQ_ROPE_LINEAR, DPQ_ROPE_LLAMA3, DPQ_ROPE_YARN } dpq_rope_type;
@@ -40,11 +49,11 @@ typedef struct {
     dpq_dtype dtype; /* of config.json (dtype or torch_dtype), F32 when absent */
 } dpq_model_config;
 
-/* Read DIR/config.json. Everything not understood is refused by name: architecture, rope type (dynamic, longrope, mrope...), hidden_act other
- * than silu/swish, non-positive or inconsistent sizes, attention kinds in layer_types. Accepts both spellings of the rope keys
- * (rope_theta + rope_scaling with type or rope_type; rope_parameters). Sets *quantized when a quantization_config is present
- * (the caller decides whether that is allowed). Text models only: a nested text_config is refused.
- * Errors: DPQ_E_INPUT, DPQ_E_UNSUPPORTED with file, key, expected, found. */
+/* Read DIR/config.json. Everything not understood is refused by name: architecture, rope type (dynamic, longrope,
+ * mrope...), hidden_act other than silu/swish, non-positive or inconsistent sizes, attention kinds in layer_types.
+ * Accepts both spellings of the rope keys (rope_theta + rope_scaling with type or rope_type; rope_parameters). Sets
+ * *quantized when a quantization_config is present (the caller decides whether that is allowed). Text models only: a
+ * nested text_config is refused. Errors: DPQ_E_INPUT, DPQ_E_UNSUPPORTED with file, key, expected, found. */
 DPQ_MUST_USE dpq_status dpq_model_config_read(const char *dir, dpq_model_config *out, bool *quantized);
 void dpq_model_config_fini(dpq_model_config *config);
 
@@ -65,7 +74,7 @@ bool dpq_model_linear_has_bias(const dpq_model_config *c, dpq_linear_role role);
 /* Linears of a stage in order, and their count. */
 int dpq_model_stage_linears(int stage, dpq_linear_role roles[3]);
 int64_t dpq_model_stage_inputs(const dpq_model_config *c, int stage); /* K of the stage */
-const char *dpq_linear_role_name(dpq_linear_role role); /* "q_proj" */
+const char *dpq_linear_role_name(dpq_linear_role role);               /* "q_proj" */
 /* "model.layers.3.self_attn.q_proj" (module, without ".weight"). */
 #define DPQ_NAME_BYTES 160
 void dpq_model_linear_name(const dpq_model_config *c, int64_t layer, dpq_linear_role role, char name[DPQ_NAME_BYTES]);
@@ -78,8 +87,8 @@ int64_t dpq_model_norm_size(const dpq_model_config *c, dpq_norm_role role);
 const char *dpq_model_embed_name(const dpq_model_config *c); /* "model.embed_tokens.weight" */
 const char *dpq_model_final_norm_name(const dpq_model_config *c);
 const char *dpq_model_head_name(const dpq_model_config *c); /* lm_head.weight, or the embedding's name when tied */
-/* Check that the store holds every tensor the model needs, with the right shape and a float type; dense linears only when DENSE. Errors:
- * DPQ_E_INPUT with tensor, expected, found. */
+/* Check that the store holds every tensor the model needs, with the right shape and a float type; dense linears only
+ * when DENSE. Errors: DPQ_E_INPUT with tensor, expected, found. */
 DPQ_MUST_USE dpq_status dpq_model_check_tensors(const dpq_model_config *c, const dpq_st_store *store, bool dense);
 
 /* cos, sin (T, rotary_dim/2) F32, computed in fp64 frequencies as the HF rules give in fp32, times attention_factor. */
@@ -101,13 +110,15 @@ typedef struct {
 } dpq_forward;
 
 /* Input of stage 0: x (T,C) = norm(h (T,C)). */
-DPQ_MUST_USE dpq_status dpq_block_enter(const dpq_forward *f, const dpq_block_weights *w, const dpq_tensor *h, dpq_tensor *x);
-/* Compute the linears of STAGE on its input x (T, inputs of stage), update the residual h (T,C) where the block does, and write the input of the
- * next stage to NEXT (T, inputs of stage+1; unused and may be NULL for the last stage, after which h is the block's output).
- * NEXT may not overlap x. Temporary memory from WS. */
-DPQ_MUST_USE dpq_status dpq_block_advance(const dpq_forward *f, int64_t layer, const dpq_block_weights *w, int stage, const dpq_tensor *x,
-                                          dpq_tensor *h, dpq_tensor *next, dpq_workspace *ws);
+DPQ_MUST_USE dpq_status dpq_block_enter(const dpq_forward *f, const dpq_block_weights *w, const dpq_tensor *h,
+                                        dpq_tensor *x);
+/* Compute the linears of STAGE on its input x (T, inputs of stage), update the residual h (T,C) where the block does,
+ * and write the input of the next stage to NEXT (T, inputs of stage+1; unused and may be NULL for the last stage, after
+ * which h is the block's output). NEXT may not overlap x. Temporary memory from WS. */
+DPQ_MUST_USE dpq_status dpq_block_advance(const dpq_forward *f, int64_t layer, const dpq_block_weights *w, int stage,
+                                          const dpq_tensor *x, dpq_tensor *h, dpq_tensor *next, dpq_workspace *ws);
 /* The whole block on h in place. */
-DPQ_MUST_USE dpq_status dpq_block_forward(const dpq_forward *f, int64_t layer, const dpq_block_weights *w, dpq_tensor *h, dpq_workspace *ws);
+DPQ_MUST_USE dpq_status dpq_block_forward(const dpq_forward *f, int64_t layer, const dpq_block_weights *w,
+                                          dpq_tensor *h, dpq_workspace *ws);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Module patterns of recipes and quantization configs: an exact name, or "re:" and a regular expression matched from the start of the name (no
- * implied end anchor). Through PCRE2, with match limits. */
+/* Module patterns of recipes and quantization configs: an exact name, or "re:" and a regular expression matched from
+ * the start of the name (no implied end anchor). Through PCRE2, with match limits. */
 #ifndef DPQUANT_PATTERN_H
 #define DPQUANT_PATTERN_H
 

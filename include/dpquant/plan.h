@@ -25,20 +25,20 @@ typedef struct {
     const dpq_settings *settings;
     const dpq_model_folder *folder;
     const char *algorithm;
-    const dpq_linear_algo_ops *algo;  /* linear by linear, or NULL */
-    const dpq_block_algo_ops *tuner;  /* whole blocks, or NULL */
-    dpq_scheme scheme; /* before overrides */
-    bool mixed;        /* quantized linears differ in scheme */
-    unsigned stats;    /* what a linear algorithm needs of stage inputs */
+    const dpq_linear_algo_ops *algo; /* linear by linear, or NULL */
+    const dpq_block_algo_ops *tuner; /* whole blocks, or NULL */
+    dpq_scheme scheme;               /* before overrides */
+    bool mixed;                      /* quantized linears differ in scheme */
+    unsigned stats;                  /* what a linear algorithm needs of stage inputs */
     bool needs_samples;
-    bool replays; /* each block is walked twice: statistics with the source weights, then the quantized ones */
-    dpq_dtype act;     /* activations */
+    bool replays;  /* each block is walked twice: statistics with the source weights, then the quantized ones */
+    dpq_dtype act; /* activations */
     dpq_compute compute;
     dpq_work *work; /* n_layers * DPQ_LINEAR_COUNT, by layer, then role */
     size_t n_work, n_quantized;
-    dpq_str_list ignored;  /* dense linears, lm_head first */
-    dpq_ct_decls *ct;      /* output tensors of each work item (count 0 when dense) */
-    dpq_st_decl *decls;    /* every tensor of the output, in the order of the shards */
+    dpq_str_list ignored; /* dense linears, lm_head first */
+    dpq_ct_decls *ct;     /* output tensors of each work item (count 0 when dense) */
+    dpq_st_decl *decls;   /* every tensor of the output, in the order of the shards */
     size_t n_decls;
     uint64_t output_bytes;
     int shards;
@@ -51,17 +51,19 @@ typedef struct {
     double flop_forward, flop_statistics, flop_solve, flop_tuning, flop_eval;
 } dpq_plan_cost;
 
-/* Check every layer against the scheme: divisibility (with the widths and the group sizes that would do), fused sets (q/k/v, gate/up share bits, group and ignore
- * state), patterns that match nothing, formats. FOLDER and SETTINGS are borrowed.  Errors: DPQ_E_CONFIG, DPQ_E_UNSUPPORTED. */
+/* Check every layer against the scheme: divisibility (with the widths and the group sizes that would do), fused sets
+ * (q/k/v, gate/up share bits, group and ignore state), patterns that match nothing, formats. FOLDER and SETTINGS are
+ * borrowed.  Errors: DPQ_E_CONFIG, DPQ_E_UNSUPPORTED. */
 DPQ_MUST_USE dpq_status dpq_plan_create(const dpq_settings *settings, const dpq_model_folder *folder, dpq_plan **out);
 void dpq_plan_destroy(dpq_plan **plan);
 const dpq_work *dpq_plan_work(const dpq_plan *plan, int64_t layer, dpq_linear_role role);
 
 /* Costs for samples of the given lengths dealt to SIZE ranks (the fullest rank counts). BASE: bytes the program
  * holds before it works (dpq_memory_peak_bytes at that time). */
-void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const dpq_calibset *eval, int size, int threads,
-                       uint64_t base, dpq_plan_cost *out);
+void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const dpq_calibset *eval, int size,
+                       int threads, uint64_t base, dpq_plan_cost *out);
 /* The plan as text: work list by scheme, memory, bytes, and (GFLOPS > 0) an estimate of time. Heap. */
-DPQ_MUST_USE dpq_status dpq_plan_text(const dpq_plan *plan, const dpq_plan_cost *cost, int size, double gflops, char **out);
+DPQ_MUST_USE dpq_status dpq_plan_text(const dpq_plan *plan, const dpq_plan_cost *cost, int size, double gflops,
+                                      char **out);
 
 #endif

@@ -46,7 +46,8 @@ typedef struct {
 typedef struct {
     char *name; /* of a block with its index, "block 3" */
     double seconds, error;
-    /* tuning: steps taken (0: the block was not tuned), steps repeated for their exponents, mean squared errors of the block's output */
+    /* tuning: steps taken (0: the block was not tuned), steps repeated for their exponents, mean squared errors of the
+     * block's output */
     int64_t steps, repeats, best_step;
     double initial_loss, best_loss;
     double phase_seconds[DPQ_SPAN_COUNT]; /* of rank 0 */
@@ -78,14 +79,16 @@ typedef struct {
     const char *command_line;
 } dpq_report;
 
-/* Text of dpquant.json and dpquant-run.json; heap. Settings appear under "settings" by dotted key with typed JSON values. Eval keys: perplexity,
- * reference_perplexity, kl_mean, kl_median, kl_p90, kl_p99, kl_p999, kl_max, top1, tokens. */
+/* Text of dpquant.json and dpquant-run.json; heap. Settings appear under "settings" by dotted key with typed JSON
+ * values. Eval keys: perplexity, reference_perplexity, kl_mean, kl_median, kl_p90, kl_p99, kl_p999, kl_max, top1,
+ * tokens. */
 DPQ_MUST_USE dpq_status dpq_report_result_text(const dpq_report *report, char **text, size_t *size);
 DPQ_MUST_USE dpq_status dpq_report_run_text(const dpq_report *report, char **text, size_t *size);
 /* The figures alone as JSON (dpquant eval --json). */
 DPQ_MUST_USE dpq_status dpq_report_eval_text(const dpq_eval_figures *figures, char **text, size_t *size);
-/* The small table at the end of a run (model, scheme, algorithm, perplexity before and after, KL, top-1, fallbacks, seconds, peak memory, output). */
-DPQ_MUST_USE dpq_status dpq_report_table_text(const dpq_report *report, const char *model, const char *scheme, const char *algorithm,
-                                              const char *output, char **text);
+/* The small table at the end of a run (model, scheme, algorithm, perplexity before and after, KL, top-1, fallbacks,
+ * seconds, peak memory, output). */
+DPQ_MUST_USE dpq_status dpq_report_table_text(const dpq_report *report, const char *model, const char *scheme,
+                                              const char *algorithm, const char *output, char **text);
 
 #endif

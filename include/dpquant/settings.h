@@ -75,10 +75,11 @@ const char *dpq_settings_algorithm(const dpq_settings *settings);
 DPQ_MUST_USE dpq_status dpq_settings_add_override(dpq_settings *settings, dpq_override **out);
 /* After KEY was set: a scheme named later than bits, group size or symmetry replaces them. */
 void dpq_settings_note_set(dpq_settings *settings, const char *key);
-/* The scheme that all linears have before overrides: the named one, then what was set by hand. Errors: DPQ_E_CONFIG for an unknown name. */
+/* The scheme that all linears have before overrides: the named one, then what was set by hand. Errors: DPQ_E_CONFIG for
+ * an unknown name. */
 DPQ_MUST_USE dpq_status dpq_settings_base_scheme(const dpq_settings *settings, dpq_scheme *out);
-/* When all is read: bits, group size and symmetry become what a named scheme stands for, so that the effective settings are printed
- * and stored. */
+/* When all is read: bits, group size and symmetry become what a named scheme stands for, so that the effective settings
+ * are printed and stored. */
 DPQ_MUST_USE dpq_status dpq_settings_resolve_scheme(dpq_settings *settings);
 /* Overrides as JSON text of an array, for the record; heap. */
 DPQ_MUST_USE dpq_status dpq_settings_overrides_text(const dpq_settings *settings, char **out);

@@ -27,12 +27,13 @@
 typedef enum { DPQ_STATUS_LIST(DPQ_STATUS_ENUM) DPQ_STATUS_COUNT } dpq_status;
 #undef DPQ_STATUS_ENUM
 
-#define DPQ_MUST_USE __attribute__((warn_unused_result))
+#define DPQ_MUST_USE                     __attribute__((warn_unused_result))
 #define DPQ_PRINTF(fmt_index, first_arg) __attribute__((format(printf, fmt_index, first_arg)))
 
 #define DPQ_ERROR_TEXT_BYTES 2048
 
-/* What went wrong, where it was found, and the context lines added on the way up. Plain data: may be sent to other ranks. */
+/* What went wrong, where it was found, and the context lines added on the way up. Plain data: may be sent to other
+ * ranks. */
 typedef struct {
     dpq_status code;
     char text[DPQ_ERROR_TEXT_BYTES];

@@ -49,7 +49,8 @@ const char *dpq_str_nearest(const char *word, const char *const *candidates, siz
 bool dpq_parse_int64(const char *text, int64_t *out);
 bool dpq_parse_double(const char *text, double *out); /* finite only; 1e-3, 2e-5, .5 accepted */
 bool dpq_parse_bool(const char *text, bool *out);     /* true | false only */
-/* Bytes with an optional unit: 4096, 512M, 5G, 5GB, 1.5GiB; powers of 1024 for K M G T and KiB..., powers of 1000 for KB... */
+/* Bytes with an optional unit: 4096, 512M, 5G, 5GB, 1.5GiB; powers of 1024 for K M G T and KiB..., powers of 1000 for
+ * KB... */
 bool dpq_parse_bytes(const char *text, int64_t *out);
 
 #endif

@@ -10,8 +10,9 @@
 
 /* name as in safetensors, bits per element */
 #define DPQ_DTYPE_LIST(X)                                                                                              \
-    X(F64, 64) X(F32, 32) X(F16, 16) X(BF16, 16) X(I64, 64) X(U64, 64) X(I32, 32) X(U32, 32) X(I16, 16) X(U16, 16)     \
-    X(I8, 8) X(U8, 8) X(BOOL, 8) X(F8_E4M3, 8) X(F8_E5M2, 8)
+    X(F64, 64)                                                                                                         \
+    X(F32, 32) X(F16, 16) X(BF16, 16) X(I64, 64) X(U64, 64) X(I32, 32) X(U32, 32) X(I16, 16) X(U16, 16) X(I8, 8)       \
+        X(U8, 8) X(BOOL, 8) X(F8_E4M3, 8) X(F8_E5M2, 8)
 #define DPQ_DTYPE_ENUM(name, bits) DPQ_DTYPE_##name,
 typedef enum { DPQ_DTYPE_LIST(DPQ_DTYPE_ENUM) DPQ_DTYPE_COUNT } dpq_dtype;
 #undef DPQ_DTYPE_ENUM

@@ -7,6 +7,7 @@
 #include "dpquant/comm.h"
 
 /* Collective: over COMM. As dpq_calibset_read on rank 0; all ranks hold the same set. Errors: agreed. */
-DPQ_MUST_USE dpq_status dpq_token_data_read(dpq_comm *comm, const dpq_calibset_options *options, int64_t vocab_size, dpq_calibset *out);
+DPQ_MUST_USE dpq_status dpq_token_data_read(dpq_comm *comm, const dpq_calibset_options *options, int64_t vocab_size,
+                                            dpq_calibset *out);
 
 #endif

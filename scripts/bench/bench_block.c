@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rates of the calibration's phases for one decoder block of small Llama shapes: forward, Hessian sums, factor, GPTQ solve, each as
- * operations, bytes of its operands, seconds, GFLOP/s and share of this machine's measured matrix-product rate (the better of fp32 and bf16).
- *   bench_block [--threads N] [--tokens T] [--samples S] [--compute auto|fp32|bf16] */
+/* Rates of the calibration's phases for one decoder block of small Llama shapes: forward, Hessian sums, factor, GPTQ
+ * solve, each as operations, bytes of its operands, seconds, GFLOP/s and share of this machine's measured
+ * matrix-product rate (the better of fp32 and bf16). bench_block [--threads N] [--tokens T] [--samples S] [--compute
+ * auto|fp32|bf16] */
 #include "bench_common.h"
 #include "dpquant/algo.h"
 #include "dpquant/fixsum.h"
@@ -25,7 +26,8 @@ static void bench_forward(const bench *b, const dpq_model_config *c)
         CHECK(dpq_block_forward(&f, 0, &w, &h, ws));
     }
     double flop = forward_flop(c, (double)b->tokens);
-    report(b, "forward", flop * (double)b->samples, (double)b->samples * (double)b->tokens * (double)c->hidden_size * 4, dpq_clock_s() - begin);
+    report(b, "forward", flop * (double)b->samples, (double)b->samples * (double)b->tokens * (double)c->hidden_size * 4,
+           dpq_clock_s() - begin);
     dpq_workspace_destroy(&ws);
     dpq_block_weights_fini(&w);
     dpq_tensor_fini(&cos);
@@ -58,7 +60,8 @@ static void bench_stage(const bench *b, int64_t k, int64_t n)
     CHECK(dpq_op_xtx_accumulate(b->be, x, b->samples, exponent, b->compute, sums));
     double tokens = (double)(b->samples * b->tokens);
     snprintf(name, sizeof name, "Hessian %lld", (long long)k);
-    report(b, name, tokens * (double)k * (double)(k + 1), tokens * (double)k * 2 + (double)dpq_xtx_count(k) * 8, dpq_clock_s() - begin);
+    report(b, name, tokens * (double)k * (double)(k + 1), tokens * (double)k * 2 + (double)dpq_xtx_count(k) * 8,
+           dpq_clock_s() - begin);
 
     const dpq_linear_algo_ops *gptq = dpq_algo_find("gptq");
     dpq_algo_options options = {.gptq = {.damping = 0.01, .search = {DPQ_SEARCH_IMPORTANCE, 0.6, 1.1, 51}}};
@@ -102,8 +105,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < DPQ_COUNT_OF(shapes); i++) {
         dpq_model_config c;
         make_config(&shapes[i], &c);
-        printf("width %lld, feed-forward %lld, %lld heads over %lld\n", (long long)shapes[i].width, (long long)shapes[i].inner,
-               (long long)shapes[i].heads, (long long)shapes[i].kv_heads);
+        printf("width %lld, feed-forward %lld, %lld heads over %lld\n", (long long)shapes[i].width,
+               (long long)shapes[i].inner, (long long)shapes[i].heads, (long long)shapes[i].kv_heads);
         bench_forward(&b, &c);
         bench_stage(&b, shapes[i].width, shapes[i].inner);
         bench_stage(&b, shapes[i].inner, shapes[i].width);

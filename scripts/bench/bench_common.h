@@ -31,7 +31,7 @@ typedef struct {
 #define CHECK(call)                                                                                                    \
     do {                                                                                                               \
         if ((call) != DPQ_OK) {                                                                                        \
-            fprintf(stderr, "benchmark: %s\n", dpq_error_last()->text);                                              \
+            fprintf(stderr, "benchmark: %s\n", dpq_error_last()->text);                                                \
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)
@@ -52,7 +52,8 @@ static inline void fill(dpq_tensor *t, uint64_t stream, float scale)
 static inline void report(const bench *b, const char *phase, double flop, double bytes, double seconds)
 {
     double rate = flop / seconds * 1e-9;
-    printf("  %-22s %10.2f GFLOP %10.2f MB %9.4f s %9.1f GFLOP/s %6.1f %%\n", phase, flop * 1e-9, bytes * 1e-6, seconds, rate, 100.0 * rate / b->ceiling);
+    printf("  %-22s %10.2f GFLOP %10.2f MB %9.4f s %9.1f GFLOP/s %6.1f %%\n", phase, flop * 1e-9, bytes * 1e-6, seconds,
+           rate, 100.0 * rate / b->ceiling);
     fflush(stdout);
 }
 
@@ -101,9 +102,11 @@ static inline double forward_flop(const dpq_model_config *c, double tokens)
 
 static inline void parse(int argc, char **argv, bench *b, int64_t *threads)
 {
-    static const struct option options[] = {
-        {"threads", required_argument, NULL, 't'}, {"tokens", required_argument, NULL, 'T'}, {"samples", required_argument, NULL, 's'},
-        {"compute", required_argument, NULL, 'c'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"threads", required_argument, NULL, 't'},
+                                            {"tokens", required_argument, NULL, 'T'},
+                                            {"samples", required_argument, NULL, 's'},
+                                            {"compute", required_argument, NULL, 'c'},
+                                            {NULL, 0, NULL, 0}};
     int c;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
         bool good = c == 't'   ? dpq_parse_int64(optarg, threads)
@@ -129,7 +132,8 @@ static inline void start(bench *b, int64_t threads)
     CHECK(dpq_backend_measure_gflops(b->be, DPQ_COMPUTE_F32, 0.5, &f32));
     CHECK(dpq_backend_measure_gflops(b->be, DPQ_COMPUTE_BF16, 0.5, &bf16));
     b->ceiling = f32 > bf16 ? f32 : bf16;
-    printf("%s, %d thread%s; measured products: fp32 %.1f, bf16 %.1f GFLOP/s; computing in %s, %lld samples of %lld tokens\n",
+    printf("%s, %d thread%s; measured products: fp32 %.1f, bf16 %.1f GFLOP/s; computing in %s, %lld samples of %lld "
+           "tokens\n",
            dpq_backend_isa(), dpq_backend_threads(b->be), dpq_backend_threads(b->be) == 1 ? "" : "s", f32, bf16,
            b->compute == DPQ_COMPUTE_BF16 ? "bf16" : "fp32", (long long)b->samples, (long long)b->tokens);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rate of one tuning step of a decoder block of small Llama shapes: forward with tape, backward with exact weight gradients, quantize-dequantize and sign
- * step, each as operations, bytes of its results, seconds, GFLOP/s and share of this machine's measured matrix-product rate (the better of fp32 and bf16).
- *   bench_tune [--threads N] [--tokens T] [--samples S] [--compute auto|fp32|bf16] */
+/* Rate of one tuning step of a decoder block of small Llama shapes: forward with tape, backward with exact weight
+ * gradients, quantize-dequantize and sign step, each as operations, bytes of its results, seconds, GFLOP/s and share of
+ * this machine's measured matrix-product rate (the better of fp32 and bf16). bench_tune [--threads N] [--tokens T]
+ * [--samples S] [--compute auto|fp32|bf16] */
 #include "bench_common.h"
 #include "dpquant/block_algo.h"
 #include "dpquant/block_grad.h"
@@ -18,7 +19,8 @@ static dpq_status on_gradient(void *context, dpq_linear_role role, const dpq_ten
     return dpq_op_weight_gradient(sink->b->be, d_out, x, sink->b->compute, 0, 0x1p26, sink->sums[role], &peak);
 }
 
-/* Input gradients of o, gate, up and down; attention's five products over the causal half beside its two of the forward pass. */
+/* Input gradients of o, gate, up and down; attention's five products over the causal half beside its two of the forward
+ * pass. */
 static double backward_flop(const dpq_model_config *c, double tokens)
 {
     double weights = 0, inputs = 0, attention = 2.0 * tokens * tokens * (double)(c->n_heads * c->head_dim);
@@ -44,8 +46,8 @@ typedef struct {
 static void make_fixture(const bench *b, const dpq_model_config *c, fixture *f)
 {
     static const dpq_scheme scheme = {.bits = 4, .group_size = 64, .symmetric = true, .signed_scale = true};
-    static const dpq_tune_options options = {.iterations = 200, .batch = 8, .accumulate = 1, .minmax_tuning = true,
-                                             .best_step = DPQ_BEST_STEP_LAST};
+    static const dpq_tune_options options = {
+        .iterations = 200, .batch = 8, .accumulate = 1, .minmax_tuning = true, .best_step = DPQ_BEST_STEP_LAST};
     dpq_tune_linear linears[DPQ_LINEAR_COUNT];
     memset(f, 0, sizeof *f);
     make_weights(b, c, &f->weights);
@@ -129,8 +131,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < DPQ_COUNT_OF(shapes); i++) {
         dpq_model_config c;
         make_config(&shapes[i], &c);
-        printf("width %lld, feed-forward %lld, %lld heads over %lld\n", (long long)shapes[i].width, (long long)shapes[i].inner,
-               (long long)shapes[i].heads, (long long)shapes[i].kv_heads);
+        printf("width %lld, feed-forward %lld, %lld heads over %lld\n", (long long)shapes[i].width,
+               (long long)shapes[i].inner, (long long)shapes[i].heads, (long long)shapes[i].kv_heads);
         bench_step(&b, &c);
     }
     dpq_backend_destroy(&b.be);

@@ -21,7 +21,7 @@ lscpu | sed -n 's/^Model name: *//p;s/^CPU(s): */cores: /p'
 build_run() { # RANKS LABEL
     local start end
     start=$(date +%s.%N)
-    mpirun -np "$1" "$program" --model "$model" --output "$work/ours" --overwrite --set calibration.data="$calib" \
+    mpirun "${MPIRUN_ARGS[@]}" -np "$1" "$program" --model "$model" --output "$work/ours" --overwrite --set calibration.data="$calib" \
         --set calibration.samples="$samples" --set quantize.algorithm=gptq --set quantize.bits="$bits" \
         --set quantize.group_size="$group" > "$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
     end=$(date +%s.%N)
@@ -38,7 +38,7 @@ awk '$1 == "seconds" { s = $2 } $1 == "peak_mib" { m = $2 } END { printf "%-34s 
 build_run 2 "dpquant, 2 ranks, again"
 if [ -n "$heldout" ]; then
     for folder in ours peer; do
-        mpirun -np 2 "$program" eval --model "$work/$folder" --reference "$model" --data "$heldout" --samples "$windows" \
+        mpirun "${MPIRUN_ARGS[@]}" -np 2 "$program" eval --model "$work/$folder" --reference "$model" --data "$heldout" --samples "$windows" \
             > "$work/eval" 2>&1 || { cat "$work/eval" >&2; exit 1; }
         echo "$folder:"
         grep -E '^(perplexity|KL|top-1|reference)' "$work/eval"

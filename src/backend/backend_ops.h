@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table a backend fills, and what its implementation files share. dispatch.c checks arguments once for all backends. */
+/* The table a backend fills, and what its implementation files share. dispatch.c checks arguments once for all
+ * backends. */
 #ifndef DPQUANT_BACKEND_OPS_H
 #define DPQUANT_BACKEND_OPS_H
 
@@ -13,7 +14,8 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    dpq_status (*linear)(dpq_backend *be, const dpq_tensor *x, const dpq_weight *weight, bool accumulate, dpq_tensor *y);
+    dpq_status (*linear)(dpq_backend *be, const dpq_tensor *x, const dpq_weight *weight, bool accumulate,
+                         dpq_tensor *y);
     dpq_status (*rmsnorm)(dpq_backend *be, const dpq_tensor *x, const dpq_tensor *gamma, double eps, int64_t groups,
                           dpq_tensor *y);
     dpq_status (*rope)(dpq_backend *be, dpq_tensor *x, int64_t heads, const dpq_tensor *cos, const dpq_tensor *sin);
@@ -24,9 +26,11 @@ typedef struct {
     dpq_status (*column_sumsq)(dpq_backend *be, const dpq_tensor *x, double *sumsq);
     dpq_status (*xtx_accumulate)(dpq_backend *be, const dpq_tensor *x, int64_t n, const int32_t *exponent,
                                  dpq_compute compute, int64_t *sums);
-    dpq_status (*xtx_expand)(dpq_backend *be, const int64_t *sums, const int32_t *exponent, double scale, dpq_tensor *h);
+    dpq_status (*xtx_expand)(dpq_backend *be, const int64_t *sums, const int32_t *exponent, double scale,
+                             dpq_tensor *h);
     dpq_status (*inverse_factor)(dpq_backend *be, dpq_tensor *h, bool *positive);
-    dpq_status (*subtract_product)(dpq_backend *be, int thread, const dpq_tensor *a, const dpq_tensor *b, dpq_tensor *c);
+    dpq_status (*subtract_product)(dpq_backend *be, int thread, const dpq_tensor *a, const dpq_tensor *b,
+                                   dpq_tensor *c);
     dpq_status (*nll)(dpq_backend *be, const dpq_tensor *logits, const int32_t *target, double *nll, int32_t *top);
     dpq_status (*kl)(dpq_backend *be, const dpq_tensor *reference, const dpq_tensor *model, double *kl);
     dpq_status (*linear_backward)(dpq_backend *be, const dpq_tensor *dy, const dpq_weight *weight, bool accumulate,
@@ -35,8 +39,8 @@ typedef struct {
                                   int exponent, double limit, int32_t *sums, double *peak);
     dpq_status (*rmsnorm_backward)(dpq_backend *be, const dpq_tensor *x, const dpq_tensor *gamma, double eps,
                                    int64_t groups, const dpq_tensor *dy, bool accumulate, dpq_tensor *dx);
-    dpq_status (*attention_backward)(dpq_backend *be, const dpq_attention_operands *in, const dpq_attention_shape *shape,
-                                     dpq_tensor *dq, dpq_tensor *dk, dpq_tensor *dv);
+    dpq_status (*attention_backward)(dpq_backend *be, const dpq_attention_operands *in,
+                                     const dpq_attention_shape *shape, dpq_tensor *dq, dpq_tensor *dk, dpq_tensor *dv);
     dpq_status (*silu_mul_backward)(dpq_backend *be, const dpq_tensor *gate, const dpq_tensor *up, const dpq_tensor *dy,
                                     dpq_tensor *dgate, dpq_tensor *dup);
     dpq_status (*squared_error)(dpq_backend *be, const dpq_tensor *y, const dpq_tensor *target, int64_t rows,
@@ -56,8 +60,8 @@ struct dpq_backend {
     void *idle_context;
 };
 
-/* Hot loops are compiled for several instruction sets and chosen at load time. No contraction, no reassociation: the results are the same on all
- * of them. */
+/* Hot loops are compiled for several instruction sets and chosen at load time. No contraction, no reassociation: the
+ * results are the same on all of them. */
 #if defined(DPQ_NO_CLONES) || !defined(__x86_64__)
 #define DPQ_HOT
 #else

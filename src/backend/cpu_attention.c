@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Causal attention on the CPU: one tile is a head and a block of queries; its scores over the keys it sees, softmax in fp32,
- * and the product with the values. Keys no query of the block sees are never computed. */
+/* Causal attention on the CPU: one tile is a head and a block of queries; its scores over the keys it sees, softmax in
+ * fp32, and the product with the values. Keys no query of the block sees are never computed. */
 #include "cpu_gemm.h"
 #include "cpu_kernels.h"
 #include "cpu_softmax.h"
@@ -44,11 +44,18 @@ static dpq_status attention_tile(void *context, int64_t i, int thread, dpq_works
     const char *q = (const char *)job->q + (size_t)(query * job->ldq + head * d) * elem;
     const char *k = (const char *)job->k + (size_t)(key * job->ldk + kv_head * d) * elem;
     const char *v = (const char *)job->v + (size_t)(key * job->ldv + kv_head * d) * elem;
-    const dpq_gemm_shape qk = {.m = rows, .n = keys, .k = d, .lda = job->ldq, .ldb = job->ldk, .ldc = keys,
-                               .b_transposed = true, .dtype = job->dtype};
+    const dpq_gemm_shape qk = {.m = rows,
+                               .n = keys,
+                               .k = d,
+                               .lda = job->ldq,
+                               .ldb = job->ldk,
+                               .ldc = keys,
+                               .b_transposed = true,
+                               .dtype = job->dtype};
     DPQ_TRY(dpq_gemm_run(job->be->gemm[thread], &qk, q, k, scores));
     dpq_softmax_block(shape, &block, scores, narrow, inverse_sum);
-    const dpq_gemm_shape pv = {.m = rows, .n = d, .k = keys, .lda = keys, .ldb = job->ldv, .ldc = d, .dtype = job->dtype};
+    const dpq_gemm_shape pv = {
+        .m = rows, .n = d, .k = keys, .lda = keys, .ldb = job->ldv, .ldc = d, .dtype = job->dtype};
     DPQ_TRY(dpq_gemm_run(job->be->gemm[thread], &pv, narrow != NULL ? narrow : scores, v, out));
     size_t o_elem = dpq_dtype_bytes(job->o->dtype);
     for (int64_t r = 0; r < rows; r++) {

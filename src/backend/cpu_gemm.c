@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oneDNN matmul primitives, one cache of them a thread. The process keeps OpenMP's default at one thread, so a primitive is
- * created and run single-threaded: its K is never split, and the bits do not depend on the number of threads. */
+/* oneDNN matmul primitives, one cache of them a thread. The process keeps OpenMP's default at one thread, so a
+ * primitive is created and run single-threaded: its K is never split, and the bits do not depend on the number of
+ * threads. */
 #include "cpu_gemm.h"
 
 #include <dnnl.h>
@@ -31,7 +32,7 @@ struct dpq_gemm_context {
 
 static const char *dnnl_words(dnnl_status_t status)
 {
-    static const char *const words[] = {"success",       "out of memory",  "invalid arguments", "unimplemented",
+    static const char *const words[] = {"success",       "out of memory", "invalid arguments", "unimplemented",
                                         "iterator ends", "runtime error", "not required"};
     return (size_t)status < sizeof words / sizeof words[0] ? words[status] : "unknown status";
 }
@@ -40,8 +41,8 @@ static const char *dnnl_words(dnnl_status_t status)
     do {                                                                                                               \
         dnnl_status_t dnnl_status_ = (call);                                                                           \
         if (dnnl_status_ != dnnl_success) {                                                                            \
-            (st) = DPQ_RAISE(dnnl_status_ == dnnl_out_of_memory ? DPQ_E_MEMORY : DPQ_E_DEVICE, "oneDNN: %s: %s", #call, \
-                             dnnl_words(dnnl_status_));                                                                \
+            (st) = DPQ_RAISE(dnnl_status_ == dnnl_out_of_memory ? DPQ_E_MEMORY : DPQ_E_DEVICE, "oneDNN: %s: %s",       \
+                             #call, dnnl_words(dnnl_status_));                                                         \
             goto label;                                                                                                \
         }                                                                                                              \
     } while (0)
@@ -206,9 +207,10 @@ dpq_status dpq_sgemm(bool a_transposed, bool b_transposed, int64_t m, int64_t n,
                      int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {
     dpq_status st = DPQ_OK;
-    DPQ_DNNL(st,
-             dnnl_sgemm(a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc),
-             done);
+    DPQ_DNNL(
+        st,
+        dnnl_sgemm(a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc),
+        done);
 done:
     return st;
 }

@@ -8,8 +8,8 @@
 
 typedef struct dpq_gemm_context dpq_gemm_context;
 
-/* c (M,N) F32 = a (M,K) b (K,N), a and b both BF16 or both F32. Element (i,p) of a is a[i*lda + p], or a[p*lda + i] when
- * a_transposed; b alike. */
+/* c (M,N) F32 = a (M,K) b (K,N), a and b both BF16 or both F32. Element (i,p) of a is a[i*lda + p], or a[p*lda + i]
+ * when a_transposed; b alike. */
 typedef struct {
     int64_t m, n, k;
     int64_t lda, ldb, ldc;
@@ -20,11 +20,13 @@ typedef struct {
 /* One context a thread; keeps the primitives it has made. */
 DPQ_MUST_USE dpq_status dpq_gemm_context_create(dpq_gemm_context **out);
 void dpq_gemm_context_destroy(dpq_gemm_context **context);
-DPQ_MUST_USE dpq_status dpq_gemm_run(dpq_gemm_context *context, const dpq_gemm_shape *shape, const void *a, const void *b, float *c);
+DPQ_MUST_USE dpq_status dpq_gemm_run(dpq_gemm_context *context, const dpq_gemm_shape *shape, const void *a,
+                                     const void *b, float *c);
 
 /* c = beta c + alpha a b, F32, row-major. On the calling thread. */
-DPQ_MUST_USE dpq_status dpq_sgemm(bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-                                  int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+DPQ_MUST_USE dpq_status dpq_sgemm(bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k, float alpha,
+                                  const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+                                  int64_t ldc);
 
 /* What the library is and which instruction set it uses. */
 const char *dpq_gemm_library(void);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers on the CPU: tiles of the output, each one product and one pass that adds bias and residual and rounds once. */
+/* Linear layers on the CPU: tiles of the output, each one product and one pass that adds bias and residual and rounds
+ * once. */
 #include "cpu_gemm.h"
 #include "cpu_kernels.h"
 
@@ -18,8 +19,8 @@ typedef struct {
 } linear_job;
 
 DPQ_HOT
-static void store_tile_row(const float *restrict c, const float *restrict bias, bool accumulate, int64_t n, dpq_dtype dtype,
-                           void *restrict y)
+static void store_tile_row(const float *restrict c, const float *restrict bias, bool accumulate, int64_t n,
+                           dpq_dtype dtype, void *restrict y)
 {
     float row[TILE_COLS];
     if (accumulate) {
@@ -92,7 +93,8 @@ dpq_status dpq_operand_cpu(dpq_backend *be, const dpq_tensor *x, dpq_dtype dtype
     return DPQ_OK;
 }
 
-dpq_status dpq_linear_cpu(dpq_backend *be, const dpq_tensor *x, const dpq_weight *weight, bool accumulate, dpq_tensor *y)
+dpq_status dpq_linear_cpu(dpq_backend *be, const dpq_tensor *x, const dpq_weight *weight, bool accumulate,
+                          dpq_tensor *y)
 {
     linear_job job = {.be = be, .weight = weight, .accumulate = accumulate, .y = y};
     dpq_workspace_mark mark = dpq_workspace_get_mark(be->workspace[0]);

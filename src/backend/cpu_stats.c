@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hessian sums x^T x in exact integers (docs/algorithms/exactness.md): one thread owns a tile of the lower triangle and walks over the samples;
- * each sample's product is rounded once, to a multiple of 2^(e_i + e_j), and added while it is in cache. */
+/* Hessian sums x^T x in exact integers (docs/algorithms/exactness.md): one thread owns a tile of the lower triangle and
+ * walks over the samples; each sample's product is rounded once, to a multiple of 2^(e_i + e_j), and added while it is
+ * in cache. */
 #include <math.h>
 
 #include "cpu_gemm.h"
@@ -28,10 +29,12 @@ static void tile_position(int64_t index, int64_t *row, int64_t *col)
     *col = index - i * (i + 1) / 2;
 }
 
-/* sums += round(c * unit_row * unit_col), |value| < 2^62. The value is split at 2^24 into two parts that each fit the integers a
- * double holds in its low mantissa bits; both roundings are exact or the one that is wanted. Returns false when a value is not finite. */
+/* sums += round(c * unit_row * unit_col), |value| < 2^62. The value is split at 2^24 into two parts that each fit the
+ * integers a double holds in its low mantissa bits; both roundings are exact or the one that is wanted. Returns false
+ * when a value is not finite. */
 DPQ_HOT
-static bool add_rounded(const float *restrict c, double unit_row, const double *restrict unit_col, int64_t n, int64_t *restrict sums)
+static bool add_rounded(const float *restrict c, double unit_row, const double *restrict unit_col, int64_t n,
+                        int64_t *restrict sums)
 {
     const double split = 0x1p24, low_bits = 0x1.8p52;
     const uint64_t low_pattern = 0x4338000000000000;
@@ -52,8 +55,8 @@ static bool add_rounded(const float *restrict c, double unit_row, const double *
     return poison == 0.0f;
 }
 
-/* Samples are packed a few at a time: each into panels of DPQ_XTX_TILE columns, contiguous and in the product's type, so that
- * tiles read dense memory and a widening is done once. */
+/* Samples are packed a few at a time: each into panels of DPQ_XTX_TILE columns, contiguous and in the product's type,
+ * so that tiles read dense memory and a widening is done once. */
 #define PACK_BYTES (16 << 20)
 
 typedef struct {
@@ -99,16 +102,23 @@ static dpq_status pack_panel(void *context, int64_t i, int thread, dpq_workspace
     return DPQ_OK;
 }
 
-static dpq_status add_sample(const xtx_job *job, int64_t sample, int64_t row, int64_t col, const double *unit_row, const double *unit_col,
-                             int thread, float *c, int64_t *sums)
+static dpq_status add_sample(const xtx_job *job, int64_t sample, int64_t row, int64_t col, const double *unit_row,
+                             const double *unit_col, int thread, float *c, int64_t *sums)
 {
     int64_t rows = panel_width(job, row), cols = panel_width(job, col);
-    const dpq_gemm_shape shape = {.m = rows, .n = cols, .k = job->x[sample].dim[0], .lda = rows, .ldb = cols, .ldc = cols,
-                                  .a_transposed = true, .dtype = job->dtype};
+    const dpq_gemm_shape shape = {.m = rows,
+                                  .n = cols,
+                                  .k = job->x[sample].dim[0],
+                                  .lda = rows,
+                                  .ldb = cols,
+                                  .ldc = cols,
+                                  .a_transposed = true,
+                                  .dtype = job->dtype};
     DPQ_TRY(dpq_gemm_run(job->be->gemm[thread], &shape, panel_at(job, sample, row), panel_at(job, sample, col), c));
     for (int64_t r = 0; r < rows; r++) {
         if (!add_rounded(c + r * cols, unit_row[r], unit_col, cols, sums + r * DPQ_XTX_TILE)) {
-            return DPQ_RAISE(DPQ_E_NUMERIC, "sum of products of input channel %lld is not finite", (long long)(row * DPQ_XTX_TILE + r));
+            return DPQ_RAISE(DPQ_E_NUMERIC, "sum of products of input channel %lld is not finite",
+                             (long long)(row * DPQ_XTX_TILE + r));
         }
     }
     return DPQ_OK;
@@ -128,7 +138,8 @@ static dpq_status xtx_tile(void *context, int64_t i, int thread, dpq_workspace *
     void *product;
     DPQ_TRY(dpq_workspace_alloc(ws, DPQ_XTX_TILE * DPQ_XTX_TILE, sizeof(float), &product));
     for (int64_t s = 0; s < job->n; s++) {
-        DPQ_TRY(add_sample(job, s, row, col, unit_row, unit_col, thread, product, job->sums + i * DPQ_XTX_TILE * DPQ_XTX_TILE));
+        DPQ_TRY(add_sample(job, s, row, col, unit_row, unit_col, thread, product,
+                           job->sums + i * DPQ_XTX_TILE * DPQ_XTX_TILE));
     }
     return DPQ_OK;
 }
@@ -148,7 +159,8 @@ dpq_status dpq_xtx_accumulate_cpu(dpq_backend *be, const dpq_tensor *x, int64_t 
     if (n == 0) {
         return DPQ_OK;
     }
-    xtx_job job = {.be = be, .k = x[0].dim[1], .panels = dpq_xtx_tiles_per_edge(x[0].dim[1]), .exponent = exponent, .sums = sums};
+    xtx_job job = {
+        .be = be, .k = x[0].dim[1], .panels = dpq_xtx_tiles_per_edge(x[0].dim[1]), .exponent = exponent, .sums = sums};
     job.dtype = dpq_product_dtype(x[0].dtype, x[0].dtype, compute);
     job.sample_elems = longest(x, n) * job.k;
     int64_t round = PACK_BYTES / (job.sample_elems * (int64_t)dpq_dtype_bytes(job.dtype));
@@ -206,7 +218,8 @@ static dpq_status expand_tile(void *context, int64_t i, int thread, dpq_workspac
     return DPQ_OK;
 }
 
-dpq_status dpq_xtx_expand_cpu(dpq_backend *be, const int64_t *sums, const int32_t *exponent, double scale, dpq_tensor *h)
+dpq_status dpq_xtx_expand_cpu(dpq_backend *be, const int64_t *sums, const int32_t *exponent, double scale,
+                              dpq_tensor *h)
 {
     expand_job job = {.sums = sums, .exponent = exponent, .scale = scale, .h = h};
     int64_t edge = dpq_xtx_tiles_per_edge(h->dim[0]);

@@ -21,12 +21,14 @@ dpq_status dpq_op_linear(dpq_backend *be, const dpq_tensor *x, const dpq_weight 
     DPQ_REQUIRE(is_act(x->dtype) && is_act(w->dtype) && is_act(y->dtype), "linear");
     DPQ_REQUIRE(x->dim[1] == w->dim[1] && y->dim[0] == x->dim[0] && y->dim[1] == w->dim[0], "linear");
     DPQ_REQUIRE(w->dtype == DPQ_DTYPE_F32 || x->dtype == w->dtype, "linear");
-    DPQ_REQUIRE(bias->data == NULL || (bias->rank == 1 && bias->dim[0] == w->dim[0] && bias->dtype == DPQ_DTYPE_F32), "linear");
+    DPQ_REQUIRE(bias->data == NULL || (bias->rank == 1 && bias->dim[0] == w->dim[0] && bias->dtype == DPQ_DTYPE_F32),
+                "linear");
     DPQ_REQUIRE(x->data != y->data, "linear");
     return be->ops->linear(be, x, weight, accumulate, y);
 }
 
-dpq_status dpq_op_rmsnorm(dpq_backend *be, const dpq_tensor *x, const dpq_tensor *gamma, double eps, int64_t groups, dpq_tensor *y)
+dpq_status dpq_op_rmsnorm(dpq_backend *be, const dpq_tensor *x, const dpq_tensor *gamma, double eps, int64_t groups,
+                          dpq_tensor *y)
 {
     DPQ_REQUIRE(is_matrix(x) && is_matrix(y) && is_act(x->dtype) && x->dtype == y->dtype, "rmsnorm");
     DPQ_REQUIRE(x->dim[0] == y->dim[0] && x->dim[1] == y->dim[1], "rmsnorm");
@@ -85,8 +87,8 @@ dpq_status dpq_op_column_sumsq(dpq_backend *be, const dpq_tensor *x, double *sum
     return be->ops->column_sumsq(be, x, sumsq);
 }
 
-dpq_status dpq_op_xtx_accumulate(dpq_backend *be, const dpq_tensor *x, int64_t n, const int32_t *exponent, dpq_compute compute,
-                                 int64_t *sums)
+dpq_status dpq_op_xtx_accumulate(dpq_backend *be, const dpq_tensor *x, int64_t n, const int32_t *exponent,
+                                 dpq_compute compute, int64_t *sums)
 {
     for (int64_t s = 0; s < n; s++) {
         DPQ_REQUIRE(is_matrix(&x[s]) && is_act(x[s].dtype), "xtx_accumulate");
@@ -116,7 +118,8 @@ dpq_status dpq_op_inverse_factor(dpq_backend *be, dpq_tensor *h, bool *positive)
 dpq_status dpq_op_subtract_product(dpq_backend *be, int thread, const dpq_tensor *a, const dpq_tensor *b, dpq_tensor *c)
 {
     DPQ_REQUIRE(is_matrix(a) && is_matrix(b) && is_matrix(c), "subtract_product");
-    DPQ_REQUIRE(a->dtype == DPQ_DTYPE_F32 && b->dtype == DPQ_DTYPE_F32 && c->dtype == DPQ_DTYPE_F32, "subtract_product");
+    DPQ_REQUIRE(a->dtype == DPQ_DTYPE_F32 && b->dtype == DPQ_DTYPE_F32 && c->dtype == DPQ_DTYPE_F32,
+                "subtract_product");
     DPQ_REQUIRE(a->dim[1] == b->dim[0] && c->dim[0] == a->dim[0] && c->dim[1] == b->dim[1], "subtract_product");
     DPQ_REQUIRE(thread >= 0 && thread < be->threads, "subtract_product");
     return be->ops->subtract_product(be, thread, a, b, c);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backends by name, their threads and per-thread state, the parallel loop, and what the processor and the libraries are. */
+/* Backends by name, their threads and per-thread state, the parallel loop, and what the processor and the libraries
+ * are. */
 #include <omp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "backend_ops.h"
 #include "cpu_gemm.h"
 #include "dpquant/clock.h"
+#include "dpquant/hash.h"
 #include "dpquant/str.h"
 
 #define MAX_THREADS 4096
@@ -30,7 +31,17 @@ int dpq_backend_allowed_cores(void)
     return cores > 0 ? cores : 1;
 }
 
-int dpq_backend_choose_threads(int64_t wanted, int ranks_on_host)
+uint64_t dpq_backend_cores_key(void)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0) {
+        return 0;
+    }
+    return dpq_hash64(0, &set, sizeof set);
+}
+
+int dpq_backend_choose_threads(int64_t wanted, int sharing)
 {
     int64_t from_env = 0;
     const char *env = getenv("OMP_NUM_THREADS");
@@ -41,10 +52,7 @@ int dpq_backend_choose_threads(int64_t wanted, int ranks_on_host)
     if (env != NULL && dpq_parse_int64(env, &from_env) && from_env > 0 && from_env <= MAX_THREADS) {
         return (int)from_env;
     }
-    if ((long)allowed * ranks_on_host > sysconf(_SC_NPROCESSORS_ONLN)) {
-        return allowed > ranks_on_host ? allowed / ranks_on_host : 1;
-    }
-    return allowed;
+    return allowed > sharing ? allowed / sharing : 1;
 }
 
 static dpq_status create_thread_state(dpq_backend *be)
@@ -216,9 +224,10 @@ dpq_status dpq_backend_measure_gflops(dpq_backend *be, dpq_compute compute, doub
     enum { M = 256, N = 256, K = 1024 };
     *gflops = 0.0;
     dpq_dtype dtype = compute == DPQ_COMPUTE_BF16 ? DPQ_DTYPE_BF16 : DPQ_DTYPE_F32;
-    rate_job job = {.be = be,
-                    .shape = {.m = M, .n = N, .k = K, .lda = K, .ldb = K, .ldc = N, .b_transposed = true, .dtype = dtype},
-                    .seconds = seconds};
+    rate_job job = {
+        .be = be,
+        .shape = {.m = M, .n = N, .k = K, .lda = K, .ldb = K, .ldc = N, .b_transposed = true, .dtype = dtype},
+        .seconds = seconds};
     void *operands = NULL, *runs = NULL, *elapsed = NULL;
     dpq_status st = DPQ_OK;
     DPQ_TRY_GOTO(st, dpq_alloc_array((M + N) * K, dpq_dtype_bytes(dtype), &operands), done);

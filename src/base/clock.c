@@ -16,10 +16,10 @@ double dpq_clock_s(void)
 const char *dpq_span_name(dpq_span span)
 {
     static const char *const names[DPQ_SPAN_COUNT] = {
-        [DPQ_SPAN_LOAD] = "load",     [DPQ_SPAN_FORWARD] = "forward", [DPQ_SPAN_STATS] = "stats",
-        [DPQ_SPAN_REDUCE] = "reduce", [DPQ_SPAN_WAIT] = "wait",       [DPQ_SPAN_FACTOR] = "factor",
-        [DPQ_SPAN_BACKWARD] = "backward", [DPQ_SPAN_UPDATE] = "update",
-        [DPQ_SPAN_SOLVE] = "solve",   [DPQ_SPAN_WRITE] = "write",     [DPQ_SPAN_EVAL] = "eval",
+        [DPQ_SPAN_LOAD] = "load",         [DPQ_SPAN_FORWARD] = "forward", [DPQ_SPAN_STATS] = "stats",
+        [DPQ_SPAN_REDUCE] = "reduce",     [DPQ_SPAN_WAIT] = "wait",       [DPQ_SPAN_FACTOR] = "factor",
+        [DPQ_SPAN_BACKWARD] = "backward", [DPQ_SPAN_UPDATE] = "update",   [DPQ_SPAN_SOLVE] = "solve",
+        [DPQ_SPAN_WRITE] = "write",       [DPQ_SPAN_EVAL] = "eval",
     };
     DPQ_ASSERT((int)span >= 0 && span < DPQ_SPAN_COUNT);
     return names[span];

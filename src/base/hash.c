@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A fast 64-bit fingerprint of memory, for finding differences between ranks; not for identities of files (SHA-256 in io). */
+/* A fast 64-bit fingerprint of memory, for finding differences between ranks; not for identities of files (SHA-256 in
+ * io). */
 #include "dpquant/hash.h"
 
 #include <string.h>

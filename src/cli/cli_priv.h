@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commands of the program. Each gets its own argument vector (argv[0] is the command's name) and returns a status that main.c turns
- * into the exit code; errors are printed once, by main.c on rank 0. */
+/* Commands of the program. Each gets its own argument vector (argv[0] is the command's name) and returns a status that
+ * main.c turns into the exit code; errors are printed once, by main.c on rank 0. */
 #ifndef DPQUANT_CLI_PRIV_H
 #define DPQUANT_CLI_PRIV_H
 

@@ -211,8 +211,10 @@ static dpq_status run(dpq_comm *comm, request *r)
     dpq_backend *backend = NULL;
     dpq_spans spans = {0};
     dpq_eval_figures figures = {0};
+    int sharing = 1;
     DPQ_TRY(resolve_compute(comm, &r->eval));
-    st = dpq_backend_create("cpu", dpq_backend_choose_threads(r->threads, dpq_comm_local_size(comm)), &backend);
+    DPQ_TRY(dpq_comm_count_equal(comm, dpq_backend_cores_key(), &sharing));
+    st = dpq_backend_create("cpu", dpq_backend_choose_threads(r->threads, sharing), &backend);
     DPQ_TRY_GOTO(st, dpq_comm_agree(comm, st, NULL), done);
     DPQ_TRY_GOTO(st, dpq_eval_run(comm, backend, &r->eval, &spans, &figures), done);
     if (dpq_comm_rank(comm) == 0) {

@@ -46,6 +46,14 @@ static dpq_status list_algorithms(dpq_text *t)
                                                             : "no calibration data";
         DPQ_TRY_GOTO(st, dpq_text_append(t, "  %-11s  with default settings it needs %s\n", "", needs), done);
     }
+    for (int i = 0; dpq_block_algo_at(i) != NULL; i++) {
+        const dpq_block_algo_ops *algo = dpq_block_algo_at(i);
+        DPQ_TRY_GOTO(st, dpq_text_append(t, "  %-11s  %s\n", algo->name, algo->help), done);
+        DPQ_TRY_GOTO(
+            st,
+            dpq_text_append(t, "  %-11s  needs calibration data: samples of every step; options under signround\n", ""),
+            done);
+    }
 done:
     dpq_settings_destroy(&settings);
     return st;
@@ -53,12 +61,15 @@ done:
 
 static dpq_status list_formats(dpq_text *t)
 {
-    return dpq_text_append(t, "formats (export.format)\n"
-                              "  compressed-tensors  pack-quantized, version 0.18.0: integer weights of 2 to 8 bits, "
-                              "symmetric or not, any group\n"
-                              "                      size, several schemes in one model, column order (weight_g_idx); "
-                              "see 'dpquant list schemes'\n"
-                              "                      for who reads which\n");
+    return dpq_text_append(
+        t, "formats (export.format)\n"
+           "  compressed-tensors  pack-quantized, version 0.18.0: integer weights of 2 to 8 bits, "
+           "symmetric or not, any group\n"
+           "                      size, several schemes in one model; see 'dpquant list schemes' for who reads "
+           "which. Column order\n"
+           "                      (weight_g_idx, gptq.order: group) is read by compressed-tensors up to "
+           "0.17; newer ones and\n"
+           "                      vLLM 0.32 refuse it\n");
 }
 
 static dpq_status list_architectures(dpq_text *t)

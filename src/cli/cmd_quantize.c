@@ -82,7 +82,8 @@ static dpq_status print_settings(const dpq_settings *settings)
         for (size_t i = 0; i < settings->sets[s].count; i++) {
             char *value;
             DPQ_TRY(dpq_option_format(&settings->sets[s], &settings->sets[s].options[i], &value));
-            printf("  %s: %s%s\n", settings->sets[s].options[i].key, value, settings->sets[s].was_set[i] ? "" : "  (default)");
+            printf("  %s: %s%s\n", settings->sets[s].options[i].key, value,
+                   settings->sets[s].was_set[i] ? "" : "  (default)");
             dpq_free(value);
         }
     }
@@ -103,8 +104,8 @@ static void print_text(const char *text)
 }
 
 /* The eval section of the recipe. */
-static dpq_status evaluate(dpq_comm *comm, dpq_backend *backend, const dpq_settings *settings, const char *model, const char *reference,
-                           dpq_spans *spans, dpq_eval_figures *out)
+static dpq_status evaluate(dpq_comm *comm, dpq_backend *backend, const dpq_settings *settings, const char *model,
+                           const char *reference, dpq_spans *spans, dpq_eval_figures *out)
 {
     const dpq_run_options *o = &settings->run;
     const dpq_eval_options options = {.model = model,
@@ -112,7 +113,7 @@ static dpq_status evaluate(dpq_comm *comm, dpq_backend *backend, const dpq_setti
                                       .data = o->eval.data,
                                       .bf16 = o->eval.precision == DPQ_PRECISION_BF16,
                                       .compute = o->run.compute == DPQ_COMPUTE_AUTO ? dpq_backend_auto_compute()
-                                                                                   : (dpq_compute)o->run.compute};
+                                                                                    : (dpq_compute)o->run.compute};
     return dpq_eval_run(comm, backend, &options, spans, out);
 }
 
@@ -164,7 +165,8 @@ dpq_status dpq_cmd_quantize(dpq_comm *comm, int argc, char **argv)
         st = print_settings(settings);
     }
     DPQ_TRY_GOTO(st, dpq_comm_agree(comm, st, NULL), done);
-    const dpq_engine_request request = {.plan_only = f.plan, .command_line = line.text, .evaluate = evaluate, .print = print_text};
+    const dpq_engine_request request = {
+        .plan_only = f.plan, .command_line = line.text, .evaluate = evaluate, .print = print_text};
     st = dpq_engine_run(comm, settings, &request);
 done:
     dpq_text_fini(&line);

@@ -4,6 +4,7 @@
 #include "cli_priv.h"
 #include "dpquant/alloc.h"
 #include "dpquant/backend.h"
+#include "dpquant/h5.h"
 #include "dpquant/version.h"
 
 dpq_status dpq_cmd_version(dpq_comm *comm, int argc, char **argv)
@@ -18,14 +19,15 @@ dpq_status dpq_cmd_version(dpq_comm *comm, int argc, char **argv)
                            "dpquant %s\n"
                            "build            %s\n"
                            "compiler         %s\n"
-                           "libraries        %s\n"
+                           "libraries        %s, %s\n"
                            "communication    %s\n"
                            "devices          cpu\n"
                            "instruction set  %s\n"
                            "auto compute     %s\n"
                            "allowed cores    %d\n",
-                           dpq_version(), dpq_build(), dpq_compiler(), dpq_backend_libraries(), dpq_comm_library(comm),
-                           dpq_backend_isa(), dpq_backend_auto_compute() == DPQ_COMPUTE_BF16 ? "bf16" : "fp32",
+                           dpq_version(), dpq_build(), dpq_compiler(), dpq_backend_libraries(), dpq_h5_library(),
+                           dpq_comm_library(comm), dpq_backend_isa(),
+                           dpq_backend_auto_compute() == DPQ_COMPUTE_BF16 ? "bf16" : "fp32",
                            dpq_backend_allowed_cores()));
     dpq_status st = dpq_cli_print(text);
     dpq_free(text);

@@ -33,8 +33,8 @@ static dpq_status dispatch(dpq_comm *comm, int argc, char **argv)
         names[i] = commands[i].name;
     }
     const char *nearest = dpq_str_nearest(argv[1], names, DPQ_COUNT_OF(commands));
-    return DPQ_RAISE(DPQ_E_USAGE, "unknown command '%s'%s%s; 'dpquant --help' shows the usage", argv[1], nearest != NULL ? "; nearest is " : "",
-                     nearest != NULL ? nearest : "");
+    return DPQ_RAISE(DPQ_E_USAGE, "unknown command '%s'%s%s; 'dpquant --help' shows the usage", argv[1],
+                     nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a recipe file and --set to settings: joins the YAML reader with the option tables, and reads quantize.overrides. */
+/* From a recipe file and --set to settings: joins the YAML reader with the option tables, and reads quantize.overrides.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,11 +13,13 @@
 
 static dpq_status override_error(const char *name, const dpq_yaml *at, const char *expected)
 {
-    return DPQ_RAISE(DPQ_E_CONFIG, "%s:%d:%d: quantize.overrides: expected %s%s%s", name, at->line, at->column, expected,
-                     at->kind == DPQ_YAML_SCALAR ? ", found " : "", at->kind == DPQ_YAML_SCALAR ? at->text : "");
+    return DPQ_RAISE(DPQ_E_CONFIG, "%s:%d:%d: quantize.overrides: expected %s%s%s", name, at->line, at->column,
+                     expected, at->kind == DPQ_YAML_SCALAR ? ", found " : "",
+                     at->kind == DPQ_YAML_SCALAR ? at->text : "");
 }
 
-static dpq_status override_field(dpq_override *o, const char *key, const dpq_yaml *value, const char *name, int line, int column)
+static dpq_status override_field(dpq_override *o, const char *key, const dpq_yaml *value, const char *name, int line,
+                                 int column)
 {
     if (value->kind != DPQ_YAML_SCALAR) {
         return override_error(name, value, "a plain value");
@@ -29,8 +32,9 @@ static dpq_status override_field(dpq_override *o, const char *key, const dpq_yam
     }
     if (strcmp(key, "bits") == 0) {
         o->has_bits = true;
-        return dpq_parse_int64(value->text, &o->bits) && o->bits >= 2 && o->bits <= 8 ? DPQ_OK
-                                                                                      : override_error(name, value, "bits: integer 2..8");
+        return dpq_parse_int64(value->text, &o->bits) && o->bits >= 2 && o->bits <= 8
+                   ? DPQ_OK
+                   : override_error(name, value, "bits: integer 2..8");
     }
     if (strcmp(key, "group_size") == 0) {
         o->has_group_size = true;
@@ -40,13 +44,15 @@ static dpq_status override_field(dpq_override *o, const char *key, const dpq_yam
     }
     if (strcmp(key, "symmetric") == 0) {
         o->has_symmetric = true;
-        return dpq_parse_bool(value->text, &o->symmetric) ? DPQ_OK : override_error(name, value, "symmetric: true or false");
+        return dpq_parse_bool(value->text, &o->symmetric) ? DPQ_OK
+                                                          : override_error(name, value, "symmetric: true or false");
     }
     if (strcmp(key, "ignore") == 0) {
         return dpq_parse_bool(value->text, &o->ignore) ? DPQ_OK : override_error(name, value, "ignore: true or false");
     }
-    return DPQ_RAISE(DPQ_E_CONFIG, "%s:%d:%d: quantize.overrides: unknown key %s; known: match, bits, group_size, symmetric, ignore", name, line,
-                     column, key);
+    return DPQ_RAISE(DPQ_E_CONFIG,
+                     "%s:%d:%d: quantize.overrides: unknown key %s; known: match, bits, group_size, symmetric, ignore",
+                     name, line, column, key);
 }
 
 /* quantize.overrides is a list of mappings, which option tables do not describe. */

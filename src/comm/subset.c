@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A communicator of some of the ranks, and how the others wait. */
+/* Groups of ranks: a communicator of some of them, how the others wait, and ranks of a host that have something in
+ * common. */
 #include <string.h>
 
 #include "comm_priv.h"
 #include "dpquant/alloc.h"
+#include "dpquant/hash.h"
 
 dpq_status dpq_comm_subset(dpq_comm *comm, bool member, dpq_comm **out)
 {
@@ -39,4 +41,23 @@ dpq_status dpq_comm_rest(dpq_comm *comm)
 {
     DPQ_TRY(dpq_comm_check_caller(comm, "rest"));
     return comm->ops->rest(comm);
+}
+
+dpq_status dpq_comm_count_equal(dpq_comm *comm, uint64_t key, int *count)
+{
+    void *memory = NULL;
+    dpq_status st = DPQ_OK;
+    *count = 1;
+    uint64_t mine = dpq_hash64(key, comm->host, strlen(comm->host));
+    const double halves[2] = {(double)(mine >> 32), (double)(mine & 0xffffffffu)};
+    DPQ_TRY(dpq_comm_agree(comm, dpq_alloc_array(comm->size, sizeof halves, &memory), NULL));
+    const double *all = memory;
+    DPQ_TRY_GOTO(st, dpq_comm_gather_samples(comm, halves, comm->size, 2, memory), done);
+    *count = 0;
+    for (int r = 0; r < comm->size; r++) {
+        *count += all[2 * r] == halves[0] && all[2 * r + 1] == halves[1] ? 1 : 0;
+    }
+done:
+    dpq_free(memory);
+    return st;
 }

@@ -31,7 +31,8 @@ static dpq_status create_arrays(dpq_activations *a, bool keep_entry)
     return DPQ_OK;
 }
 
-static dpq_status embed_samples(dpq_activations *a, const dpq_model_folder *folder, dpq_backend *be, const dpq_calibset *set, int rank, int size)
+static dpq_status embed_samples(dpq_activations *a, const dpq_model_folder *folder, dpq_backend *be,
+                                const dpq_calibset *set, int rank, int size)
 {
     const dpq_model_config *config = &folder->config;
     size_t elem = dpq_dtype_bytes(a->dtype);
@@ -59,8 +60,8 @@ done:
     return st;
 }
 
-dpq_status dpq_activations_create(const dpq_model_folder *folder, dpq_backend *be, const dpq_calibset *set, int rank, int size,
-                                  dpq_dtype dtype, bool keep_entry, dpq_activations **out)
+dpq_status dpq_activations_create(const dpq_model_folder *folder, dpq_backend *be, const dpq_calibset *set, int rank,
+                                  int size, dpq_dtype dtype, bool keep_entry, dpq_activations **out)
 {
     *out = NULL;
     void *memory;

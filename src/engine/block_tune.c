@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One block of a tuning run: the source block gives the targets (and the importance of inputs); the algorithm's parameters are tuned for its steps; the
- * block with the final weights moves the quantized chain on. Every rank holds the same parameters and takes the same steps from the same exact sums. */
+/* One block of a tuning run: the source block gives the targets (and the importance of inputs); the algorithm's
+ * parameters are tuned for its steps; the block with the final weights moves the quantized chain on. Every rank holds
+ * the same parameters and takes the same steps from the same exact sums. */
 #include <math.h>
 #include <string.h>
 
@@ -60,7 +61,8 @@ static int64_t stage_offset(const dpq_model_config *config, int stage)
     return offset;
 }
 
-/* The source block on one sample of the source chain, in place; sums of squares of the stage inputs when SUMSQ is given. */
+/* The source block on one sample of the source chain, in place; sums of squares of the stage inputs when SUMSQ is
+ * given. */
 static dpq_status target_sample(dpq_block_tuning *t, int64_t i, double *sumsq)
 {
     const dpq_model_config *config = &t->run->folder->config;
@@ -69,7 +71,8 @@ static dpq_status target_sample(dpq_block_tuning *t, int64_t i, double *sumsq)
     for (int stage = 0; stage < DPQ_STAGE_COUNT; stage++) {
         void *memory;
         if (stage == 0) {
-            DPQ_TRY(dpq_workspace_alloc(ws, h->dim[0] * dpq_model_stage_inputs(config, 0), dpq_dtype_bytes(h->dtype), &memory));
+            DPQ_TRY(dpq_workspace_alloc(ws, h->dim[0] * dpq_model_stage_inputs(config, 0), dpq_dtype_bytes(h->dtype),
+                                        &memory));
             x = dpq_tensor_wrap_2d(memory, h->dtype, h->dim[0], dpq_model_stage_inputs(config, 0));
             DPQ_TRY(dpq_block_enter(&t->forward, &t->weights, h, &x));
         }
@@ -137,7 +140,9 @@ static dpq_status create_state(dpq_block_tuning *t, const dpq_block_source *sour
     for (int i = 0; i < t->count; i++) {
         const dpq_work *work = dpq_plan_work(t->run->plan, t->layer, t->roles[i]);
         int64_t offset = stage_offset(config, dpq_model_linear_stage(t->roles[i]));
-        linears[i] = (dpq_tune_linear){.module = work->module, .scheme = work->scheme, .w = &source->w[t->roles[i]],
+        linears[i] = (dpq_tune_linear){.module = work->module,
+                                       .scheme = work->scheme,
+                                       .w = &source->w[t->roles[i]],
                                        .sumsq = importance != NULL ? importance + offset : NULL};
     }
     return t->ops->create(t->options, t->run->backend, linears, t->count, &t->state);
@@ -215,7 +220,8 @@ static dpq_status run_steps(dpq_block_tuning *t, tuning_outcome *o)
         }
         DPQ_TRY(take_step(t, step));
         DPQ_TRY(refresh_weights(t));
-        dpq_progress("steps", (long)(t->layer * options->iterations + step + 1), (long)(t->run->folder->config.n_layers * options->iterations));
+        dpq_progress("steps", (long)(t->layer * options->iterations + step + 1),
+                     (long)(t->run->folder->config.n_layers * options->iterations));
     }
     if (is_look(options, options->iterations) && o->steps == options->iterations) {
         DPQ_TRY(look(t, options->iterations, o));
@@ -271,9 +277,16 @@ static dpq_status advance_input(dpq_block_tuning *t, dpq_block_source *source, c
 
 static void init_block(dpq_run *run, int64_t layer, dpq_block_tuning *t)
 {
-    *t = (dpq_block_tuning){.run = run, .tuning = run->tuning, .layer = layer, .options = &run->settings->tune, .ops = run->plan->tuner,
+    *t = (dpq_block_tuning){.run = run,
+                            .tuning = run->tuning,
+                            .layer = layer,
+                            .options = &run->settings->tune,
+                            .ops = run->plan->tuner,
                             .min_bits = 8};
-    t->forward = (dpq_forward){.backend = run->backend, .config = &run->folder->config, .cos = &run->cos, .sin = &run->sin,
+    t->forward = (dpq_forward){.backend = run->backend,
+                               .config = &run->folder->config,
+                               .cos = &run->cos,
+                               .sin = &run->sin,
                                .compute = run->plan->compute};
     for (int role = 0; role < DPQ_LINEAR_COUNT; role++) {
         const dpq_work *work = dpq_plan_work(run->plan, layer, (dpq_linear_role)role);
@@ -293,8 +306,8 @@ static void report_block(const dpq_block_tuning *t, const tuning_outcome *o, int
     b->best_step = o->best_step;
     b->initial_loss = o->initial;
     b->best_loss = o->best;
-    dpq_log(DPQ_LOG_INFO, "engine", "block %lld: loss %.4g at first, best %.4g at step %lld of %lld", (long long)t->layer + 1, o->initial,
-            o->best, (long long)o->best_step, (long long)o->steps);
+    dpq_log(DPQ_LOG_INFO, "engine", "block %lld: loss %.4g at first, best %.4g at step %lld of %lld",
+            (long long)t->layer + 1, o->initial, o->best, (long long)o->best_step, (long long)o->steps);
 }
 
 dpq_status dpq_block_tune(dpq_run *run, int64_t layer, dpq_block_source *source, dpq_qweight *quantized)
@@ -310,7 +323,8 @@ dpq_status dpq_block_tune(dpq_run *run, int64_t layer, dpq_block_source *source,
     if (t.count > 0) {
         DPQ_TRY_GOTO(st, dpq_comm_agree(run->comm, create_state(&t, source, importance), &run->spans), done);
         DPQ_TRY_GOTO(st, run_steps(&t, &outcome), done);
-        DPQ_TRY_GOTO(st, dpq_comm_agree(run->comm, finish_linears(&t, outcome.has_snapshot, quantized), &run->spans), done);
+        DPQ_TRY_GOTO(st, dpq_comm_agree(run->comm, finish_linears(&t, outcome.has_snapshot, quantized), &run->spans),
+                     done);
         report_block(&t, &outcome, dpq_gradient_sum_repeats(run->tuning->gradients) - repeats);
     }
     double clock = dpq_clock_s();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State of a run, shared by the engine's files. The flow: pipeline.c loads a block; stage_walk.c takes its stages in turn:
- * observe (stage_stats.c), factor and solve (stage_solve.c), compute with quantized weights; export.c writes the block. */
+/* State of a run, shared by the engine's files. The flow: pipeline.c loads a block; stage_walk.c takes its stages in
+ * turn: observe (stage_stats.c), factor and solve (stage_solve.c), compute with quantized weights; output.c writes the
+ * block. */
 #ifndef DPQUANT_ENGINE_PRIV_H
 #define DPQUANT_ENGINE_PRIV_H
 
@@ -18,8 +19,9 @@
 
 /* ---- activations of this rank's samples (activations.c) ---- */
 
-/* For each local sample the residual h (T,C) and the input x (T, inputs) of the stage being worked on. Every x buffer is wide enough for
- * all stages; SPARE takes the next stage's input of one sample and then changes places with its buffer. */
+/* For each local sample the residual h (T,C) and the input x (T, inputs) of the stage being worked on. Every x buffer
+ * is wide enough for all stages; SPARE takes the next stage's input of one sample and then changes places with its
+ * buffer. */
 typedef struct {
     int64_t n; /* local samples */
     dpq_dtype dtype;
@@ -32,8 +34,9 @@ typedef struct {
 } dpq_activations;
 
 /* Embed the samples of RANK; KEEP_ENTRY: room for a second walk. */
-DPQ_MUST_USE dpq_status dpq_activations_create(const dpq_model_folder *folder, dpq_backend *be, const dpq_calibset *set, int rank, int size,
-                                               dpq_dtype dtype, bool keep_entry, dpq_activations **out);
+DPQ_MUST_USE dpq_status dpq_activations_create(const dpq_model_folder *folder, dpq_backend *be, const dpq_calibset *set,
+                                               int rank, int size, dpq_dtype dtype, bool keep_entry,
+                                               dpq_activations **out);
 void dpq_activations_destroy(dpq_activations **activations);
 /* View of sample I's buffer / of the spare one as (T, WIDTH). */
 dpq_tensor dpq_activations_view(const dpq_activations *a, int64_t i, int64_t width);
@@ -65,35 +68,41 @@ typedef struct {
     dpq_activations *activations; /* of a linear algorithm with calibration, or NULL */
     dpq_tuning *tuning;           /* of a block algorithm, or NULL */
     dpq_output *output;           /* rank 0 */
-    dpq_workspace *workspace; /* temporaries of the forward */
+    dpq_workspace *workspace;     /* temporaries of the forward */
     dpq_spans spans;
-    dpq_module_record *modules;   /* one for each work item */
+    dpq_module_record *modules; /* one for each work item */
     dpq_block_record *blocks;
     int64_t fallbacks;
 } dpq_run;
 
-/* Combine WANTED statistics of the current stage input over all samples of all ranks. Collective. xtx arrives at OWNER only. */
+/* Combine WANTED statistics of the current stage input over all samples of all ranks. Collective. xtx arrives at OWNER
+ * only. */
 DPQ_MUST_USE dpq_status dpq_stage_combine(dpq_run *run, int64_t k, unsigned wanted, int owner, dpq_stage_sums *out);
 
-/* Exponents of K channels from the sums of squares of the local samples (n_local, K), and with SUMSQ their exact total over all ranks. Collective. */
-DPQ_MUST_USE dpq_status dpq_squares_combine(dpq_run *run, int64_t k, int64_t n_local, const double *sample_sumsq, int32_t *exponent,
-                                            double *sumsq);
+/* Exponents of K channels from the sums of squares of the local samples (n_local, K), and with SUMSQ their exact total
+ * over all ranks. Collective. */
+DPQ_MUST_USE dpq_status dpq_squares_combine(dpq_run *run, int64_t k, int64_t n_local, const double *sample_sumsq,
+                                            int32_t *exponent, double *sumsq);
 
 /* ---- solving (stage_solve.c) ---- */
 
-/* Quantize the linears of one stage from the sums of its input (SUMS NULL: no statistics). W holds the source weights of the block;
- * quantized[role] is created for each quantized linear of the stage, complete on all ranks. Collective. */
-DPQ_MUST_USE dpq_status dpq_stage_solve(dpq_run *run, int64_t layer, int stage, const dpq_tensor *w, dpq_stage_sums *sums, dpq_qweight *quantized);
+/* Quantize the linears of one stage from the sums of its input (SUMS NULL: no statistics). W holds the source weights
+ * of the block; quantized[role] is created for each quantized linear of the stage, complete on all ranks. Collective.
+ */
+DPQ_MUST_USE dpq_status dpq_stage_solve(dpq_run *run, int64_t layer, int stage, const dpq_tensor *w,
+                                        dpq_stage_sums *sums, dpq_qweight *quantized);
 
 /* DST (N,K) in the source's type = values of Q rounded to it (dequantize.c). */
 DPQ_MUST_USE dpq_status dpq_engine_dequantize(dpq_backend *be, const dpq_qweight *q, dpq_tensor *dst);
 
 /* ---- one block (stage_walk.c) ---- */
 
-/* Walk the stages of a block with calibration: observe, solve, compute with the quantized weights. SOURCE is consumed. Collective. */
+/* Walk the stages of a block with calibration: observe, solve, compute with the quantized weights. SOURCE is consumed.
+ * Collective. */
 DPQ_MUST_USE dpq_status dpq_stage_walk(dpq_run *run, int64_t layer, dpq_block_source *source, dpq_qweight *quantized);
 /* All linears of a block without any forward. Collective. */
-DPQ_MUST_USE dpq_status dpq_stage_walk_data_free(dpq_run *run, int64_t layer, const dpq_block_source *source, dpq_qweight *quantized);
+DPQ_MUST_USE dpq_status dpq_stage_walk_data_free(dpq_run *run, int64_t layer, const dpq_block_source *source,
+                                                 dpq_qweight *quantized);
 
 /* ---- tuning of whole blocks (tuning.c, block_tune.c) ---- */
 

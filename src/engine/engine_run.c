@@ -25,7 +25,8 @@ static dpq_status prepare_inputs(dpq_job *job)
     dpq_comm *comm = job->comm;
     dpq_status local = DPQ_OK;
     if (o->model == NULL) {
-        return DPQ_RAISE(DPQ_E_CONFIG, "model: required: the folder of the source model (recipe key model, or --model)");
+        return DPQ_RAISE(DPQ_E_CONFIG,
+                         "model: required: the folder of the source model (recipe key model, or --model)");
     }
     local = dpq_model_folder_open(o->model, false, &job->folder);
     DPQ_TRY(dpq_comm_agree(comm, local, &job->run.spans));
@@ -42,7 +43,8 @@ static dpq_status prepare_inputs(dpq_job *job)
                     (long long)job->samples.max_length, (long long)job->folder.config.max_positions);
         }
         if (dpq_comm_rank(comm) == 0 && job->samples.n < dpq_comm_size(comm)) {
-            dpq_log(DPQ_LOG_WARNING, "engine", "%lld samples for %d ranks: the rest wait", (long long)job->samples.n, dpq_comm_size(comm));
+            dpq_log(DPQ_LOG_WARNING, "engine", "%lld samples for %d ranks: the rest wait", (long long)job->samples.n,
+                    dpq_comm_size(comm));
         }
     }
     if (wants_eval(job)) {
@@ -76,7 +78,8 @@ static dpq_status show_plan(dpq_job *job)
     void *rates = NULL;
     char *text = NULL;
     dpq_status st = DPQ_OK;
-    dpq_plan_estimate(job->plan, samples, windows, size, dpq_backend_threads(job->run.backend), job->base_bytes, &job->cost);
+    dpq_plan_estimate(job->plan, samples, windows, size, dpq_backend_threads(job->run.backend), job->base_bytes,
+                      &job->cost);
     dpq_status local = dpq_backend_measure_gflops(job->run.backend, job->plan->compute, 0.05, &mine);
     local = local == DPQ_OK ? dpq_alloc_array(size, sizeof(double), &rates) : local;
     DPQ_TRY_GOTO(st, dpq_comm_agree(job->comm, local, &job->run.spans), done);
@@ -104,7 +107,8 @@ static dpq_status start_output(dpq_job *job)
     return dpq_comm_agree(job->comm, local, &job->run.spans);
 }
 
-/* Between tiles of the backward pass: MPI moves data only inside its calls. Errors show when the reduction is waited for. */
+/* Between tiles of the backward pass: MPI moves data only inside its calls. Errors show when the reduction is waited
+ * for. */
 static void let_reductions_progress(void *comm)
 {
     DPQ_IGNORE(dpq_comm_progress(comm) != DPQ_OK, "the wait that follows reports it");
@@ -120,8 +124,8 @@ static dpq_status start_activations(dpq_job *job)
         dpq_backend_set_idle(run->backend, let_reductions_progress, run->comm);
         return dpq_tuning_create(run, &run->tuning);
     }
-    return dpq_activations_create(&job->folder, run->backend, &job->samples, dpq_comm_rank(job->comm), dpq_comm_size(job->comm),
-                                  job->plan->act, job->plan->replays, &run->activations);
+    return dpq_activations_create(&job->folder, run->backend, &job->samples, dpq_comm_rank(job->comm),
+                                  dpq_comm_size(job->comm), job->plan->act, job->plan->replays, &run->activations);
 }
 
 static dpq_status init_records(dpq_job *job)
@@ -133,7 +137,8 @@ static dpq_status init_records(dpq_job *job)
     job->run.blocks = memory;
     for (size_t i = 0; i < job->plan->n_work; i++) {
         const dpq_work *w = &job->plan->work[i];
-        job->run.modules[i] = (dpq_module_record){.n = w->n, .k = w->k, .quantized = w->quantized, .scheme = w->scheme, .method = "ignored"};
+        job->run.modules[i] = (dpq_module_record){
+            .n = w->n, .k = w->k, .quantized = w->quantized, .scheme = w->scheme, .method = "ignored"};
         DPQ_TRY(dpq_str_dup(w->module, &job->run.modules[i].module));
     }
     for (int64_t layer = 0; layer < job->folder.config.n_layers; layer++) {
@@ -170,7 +175,8 @@ static dpq_status evaluate(dpq_job *job)
         snprintf(path, sizeof path, "%s", dpq_output_dir(job->run.output));
     }
     DPQ_TRY(dpq_comm_broadcast(job->comm, &t, 0));
-    return job->evaluate(job->comm, job->run.backend, job->settings, path, job->settings->run.model, &job->run.spans, &job->eval);
+    return job->evaluate(job->comm, job->run.backend, job->settings, path, job->settings->run.model, &job->run.spans,
+                         &job->eval);
 }
 
 static dpq_status run_job(dpq_job *job, bool plan_only)
@@ -226,7 +232,13 @@ static void fini_job(dpq_job *job)
 
 dpq_status dpq_engine_run(dpq_comm *comm, const dpq_settings *settings, const dpq_engine_request *request)
 {
-    dpq_job job = {.world = comm, .comm = comm, .settings = settings, .command_line = request->command_line, .print = request->print, .evaluate = request->evaluate, .start_s = dpq_clock_s()};
+    dpq_job job = {.world = comm,
+                   .comm = comm,
+                   .settings = settings,
+                   .command_line = request->command_line,
+                   .print = request->print,
+                   .evaluate = request->evaluate,
+                   .start_s = dpq_clock_s()};
     job.run.comm = comm;
     job.run.settings = settings;
     dpq_status st = run_job(&job, request->plan_only);

@@ -9,7 +9,8 @@
 #include "dpquant/backend_grad.h"
 
 #define MARGIN_BITS 2  /* a sample may grow this much over the step that chose the exponent */
-#define SLACK_BITS  10 /* a step whose largest entry fell below the limit by more than this is repeated for precision */
+#define SLACK_BITS  10 /* a step whose largest entry fell below the limit by more than this is repeated for precision  \
+                        */
 
 typedef struct {
     int64_t n, k;
@@ -33,8 +34,8 @@ static int64_t packed_count(const slot *s)
     return (s->n * s->k + 1) / 2;
 }
 
-dpq_status dpq_gradient_sum_create(const int64_t n[DPQ_LINEAR_COUNT], const int64_t k[DPQ_LINEAR_COUNT], int64_t samples,
-                                   dpq_transport transport, dpq_gradient_sum **out)
+dpq_status dpq_gradient_sum_create(const int64_t n[DPQ_LINEAR_COUNT], const int64_t k[DPQ_LINEAR_COUNT],
+                                   int64_t samples, dpq_transport transport, dpq_gradient_sum **out)
 {
     void *memory;
     int bits = transport == DPQ_TRANSPORT_INT16 ? 14 : 30;
@@ -90,8 +91,8 @@ void dpq_gradient_sum_begin(dpq_gradient_sum *sum)
     }
 }
 
-dpq_status dpq_gradient_sum_add(dpq_gradient_sum *sum, dpq_backend *be, dpq_linear_role role, const dpq_tensor *d_out, const dpq_tensor *x,
-                                dpq_compute compute)
+dpq_status dpq_gradient_sum_add(dpq_gradient_sum *sum, dpq_backend *be, dpq_linear_role role, const dpq_tensor *d_out,
+                                const dpq_tensor *x, dpq_compute compute)
 {
     slot *s = &sum->slots[role];
     double peak = 0.0;

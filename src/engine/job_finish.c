@@ -130,7 +130,8 @@ static dpq_status publish(dpq_job *job, dpq_report *report, char **table)
     }
     DPQ_TRY_GOTO(st, write_reports(job, report), done);
     DPQ_TRY_GOTO(st, dpq_output_commit(&job->run.output), done);
-    st = dpq_report_table_text(report, job->settings->run.model, scheme, job->plan->algorithm, job->settings->run.output, table);
+    st = dpq_report_table_text(report, job->settings->run.model, scheme, job->plan->algorithm,
+                               job->settings->run.output, table);
 done:
     dpq_free(overrides);
     return st;

@@ -7,9 +7,10 @@
 #include "engine_priv.h"
 
 typedef struct {
-    dpq_comm *world;  /* all ranks of the job */
-    dpq_comm *subset; /* those that work, when not all do; NULL otherwise and on the others */
-    dpq_comm *comm;   /* of the ranks that work; NULL on a rank that waits */
+    dpq_comm *world;       /* all ranks of the job */
+    dpq_comm *subset;      /* those that work, when not all do; NULL otherwise and on the others */
+    dpq_comm *comm;        /* of the ranks that work; NULL on a rank that waits */
+    int sharing;           /* ranks that may use the same cores */
     uint64_t base_bytes;   /* of this rank before the work begins */
     uint64_t memory_bytes; /* available on this host when the plan was made */
     const dpq_settings *settings;

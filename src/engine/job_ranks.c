@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks work: all that fit into their hosts' memory (run.ranks: auto), or the stated number, or a refusal with the figures and what would fit. */
+/* Which ranks work: all that fit into their hosts' memory (run.ranks: auto), or the stated number, or a refusal with
+ * the figures and what would fit. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,12 +15,13 @@ static double mib(uint64_t bytes)
 
 static void estimate(const dpq_job *job, int ranks, dpq_plan_cost *cost)
 {
-    int threads = dpq_backend_choose_threads(job->settings->run.run.threads, dpq_comm_local_size(job->world));
-    dpq_plan_estimate(job->plan, job->has_samples ? &job->samples : NULL, job->has_windows ? &job->windows : NULL, ranks, threads,
-                      job->base_bytes, cost);
+    int threads = dpq_backend_choose_threads(job->settings->run.run.threads, job->sharing);
+    dpq_plan_estimate(job->plan, job->has_samples ? &job->samples : NULL, job->has_windows ? &job->windows : NULL,
+                      ranks, threads, job->base_bytes, cost);
 }
 
-/* How many ranks of the job fit beside the ranks before them on their host when RANKS share the work; *mine: does this one? */
+/* How many ranks of the job fit beside the ranks before them on their host when RANKS share the work; *mine: does this
+ * one? */
 static dpq_status count_usable(const dpq_job *job, int ranks, bool *mine, int *usable)
 {
     dpq_plan_cost cost;
@@ -43,7 +45,8 @@ static void suggest(const dpq_job *job, int ranks, char *text, size_t size)
                                  mib(cost.total - cost.activations));
     }
     if (job->has_samples && cost.activations > 0) {
-        used += (size_t)snprintf(text + used, size - used, "half of calibration.samples (%.1f MiB), ", mib(cost.total - cost.activations / 2));
+        used += (size_t)snprintf(text + used, size - used, "half of calibration.samples (%.1f MiB), ",
+                                 mib(cost.total - cost.activations / 2));
     }
     snprintf(text + used, size - used, "fewer ranks a host");
 }
@@ -54,10 +57,12 @@ static dpq_status refuse(const dpq_job *job, int ranks, const char *why)
     char settings[256];
     estimate(job, ranks, &cost);
     suggest(job, ranks, settings, sizeof settings);
-    return DPQ_RAISE(DPQ_E_MEMORY, "%s: a rank needs about %.1f MiB (weights %.1f, statistics %.1f, tuning %.1f, activations %.1f, evaluation "
-                     "%.1f, program %.1f), this host has %d ranks and %.1f MiB available; what helps: %s", why, mib(cost.total), mib(cost.weights),
-                     mib(cost.statistics), mib(cost.tuning), mib(cost.activations), mib(cost.evaluation), mib(cost.base),
-                     dpq_comm_local_size(job->world), mib(job->memory_bytes), settings);
+    return DPQ_RAISE(
+        DPQ_E_MEMORY,
+        "%s: a rank needs about %.1f MiB (weights %.1f, statistics %.1f, tuning %.1f, activations %.1f, evaluation "
+        "%.1f, program %.1f), this host has %d ranks and %.1f MiB available; what helps: %s",
+        why, mib(cost.total), mib(cost.weights), mib(cost.statistics), mib(cost.tuning), mib(cost.activations),
+        mib(cost.evaluation), mib(cost.base), dpq_comm_local_size(job->world), mib(job->memory_bytes), settings);
 }
 
 static dpq_status parse_ranks(const dpq_job *job, int64_t *stated)
@@ -72,7 +77,8 @@ static dpq_status parse_ranks(const dpq_job *job, int64_t *stated)
         return DPQ_RAISE(DPQ_E_CONFIG, "run.ranks: expected auto or a positive integer, found '%s'", text);
     }
     if (*stated > size) {
-        return DPQ_RAISE(DPQ_E_CONFIG, "run.ranks: %lld are stated, but the job was started with %d", (long long)*stated, size);
+        return DPQ_RAISE(DPQ_E_CONFIG, "run.ranks: %lld are stated, but the job was started with %d",
+                         (long long)*stated, size);
     }
     return DPQ_OK;
 }
@@ -83,7 +89,7 @@ static dpq_status largest_fit(const dpq_job *job, bool *mine, int *ranks)
     int usable = 0;
     *ranks = dpq_comm_size(job->world);
     DPQ_TRY(count_usable(job, *ranks, mine, &usable));
-    while (usable < *ranks && *ranks > 1) {
+    while (usable<*ranks && * ranks> 1) {
         *ranks = usable > 0 && usable < *ranks ? usable : *ranks - 1;
         DPQ_TRY(count_usable(job, *ranks, mine, &usable));
     }
@@ -97,6 +103,7 @@ dpq_status dpq_job_choose_ranks(dpq_job *job)
     bool mine = false;
     void *flags = NULL;
     dpq_status st = DPQ_OK;
+    DPQ_TRY(dpq_comm_count_equal(job->world, dpq_backend_cores_key(), &job->sharing));
     job->base_bytes = dpq_memory_peak_bytes();
     /* what this rank holds already is no longer available, but counted in its need */
     job->memory_bytes = dpq_memory_available_bytes() + job->base_bytes * (uint64_t)dpq_comm_local_size(job->world);
@@ -104,8 +111,9 @@ dpq_status dpq_job_choose_ranks(dpq_job *job)
     if (stated > 0) {
         ranks = (int)stated;
         DPQ_TRY(count_usable(job, ranks, &mine, &usable));
-        DPQ_TRY(dpq_comm_agree(job->world, usable >= ranks ? DPQ_OK : refuse(job, ranks, "run.ranks: the stated number does not fit"),
-                               &job->run.spans));
+        DPQ_TRY(dpq_comm_agree(
+            job->world, usable >= ranks ? DPQ_OK : refuse(job, ranks, "run.ranks: the stated number does not fit"),
+            &job->run.spans));
     } else {
         DPQ_TRY(dpq_comm_agree(job->world, largest_fit(job, &mine, &ranks), &job->run.spans));
     }
@@ -119,7 +127,8 @@ dpq_status dpq_job_choose_ranks(dpq_job *job)
         before += ((double *)flags)[r] > 0 ? 1 : 0;
     }
     if (rank == 0) {
-        dpq_log(DPQ_LOG_WARNING, "engine", "%d of %d ranks work%s; the rest wait", ranks, size, stated > 0 ? "" : ", as many as fit into memory");
+        dpq_log(DPQ_LOG_WARNING, "engine", "%d of %d ranks work%s; the rest wait", ranks, size,
+                stated > 0 ? "" : ", as many as fit into memory");
     }
     DPQ_TRY_GOTO(st, dpq_comm_subset(job->world, mine && before < ranks, &job->subset), done);
     job->comm = job->subset;

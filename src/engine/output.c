@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The output folder while it is written: quantized linears and copied tensors go to their place in the shards block by block. */
+/* The output folder while it is written: quantized linears and copied tensors go to their place in the shards block by
+ * block. */
 #include <string.h>
 
 #include "dpquant/alloc.h"
@@ -29,7 +30,10 @@ dpq_status dpq_output_create(const dpq_plan *plan, dpq_output **out)
     DPQ_TRY_GOTO(st, dpq_dir_create_parents(o->output), fail);
     DPQ_TRY_GOTO(st, dpq_output_check_place(o->output, plan->folder->dir, o->overwrite, &output->final_path), fail);
     DPQ_TRY_GOTO(st, dpq_output_open_place(output->final_path, plan->output_bytes, &output->partial), fail);
-    DPQ_TRY_GOTO(st, dpq_st_writer_create(output->partial, plan->decls, plan->n_decls, (uint64_t)o->export.shard_size, &output->writer), fail);
+    DPQ_TRY_GOTO(st,
+                 dpq_st_writer_create(output->partial, plan->decls, plan->n_decls, (uint64_t)o->export.shard_size,
+                                      &output->writer),
+                 fail);
     *out = output;
     return DPQ_OK;
 fail:
@@ -64,7 +68,8 @@ dpq_status dpq_output_put_block(dpq_output *o, int64_t layer, const dpq_qweight 
     char prefix[DPQ_NAME_BYTES];
     for (int role = 0; role < DPQ_LINEAR_COUNT; role++) {
         if (quantized[role].codes.data != NULL) {
-            DPQ_TRY(dpq_ct_write(o->writer, dpq_plan_work(o->plan, layer, (dpq_linear_role)role)->module, &quantized[role]));
+            DPQ_TRY(dpq_ct_write(o->writer, dpq_plan_work(o->plan, layer, (dpq_linear_role)role)->module,
+                                 &quantized[role]));
         }
     }
     snprintf(prefix, sizeof prefix, "model.layers.%lld.", (long long)layer);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the output may go: OUT.partial beside OUT while it is written, one rename at the end; never over foreign files. */
+/* Where the output may go: OUT.partial beside OUT while it is written, one rename at the end; never over foreign files.
+ */
 #include <string.h>
 
 #include "dpquant/alloc.h"
@@ -35,7 +36,8 @@ static dpq_status check_final(const char *path, bool overwrite)
         DPQ_TRY(has_file(path, DPQ_RESULT_FILE, &ours));
     }
     if (!ours) {
-        return DPQ_RAISE(DPQ_E_CONFIG, "output: %s exists and was not written by dpquant (it has no %s); choose another folder", path,
+        return DPQ_RAISE(DPQ_E_CONFIG,
+                         "output: %s exists and was not written by dpquant (it has no %s); choose another folder", path,
                          DPQ_RESULT_FILE);
     }
     if (!overwrite) {
@@ -89,7 +91,8 @@ dpq_status dpq_output_check_place(const char *output, const char *model, bool ov
     DPQ_TRY_GOTO(st, dpq_path_canonical(output, &canonical), done);
     DPQ_TRY_GOTO(st, dpq_path_canonical(model, &source), done);
     if (is_inside(canonical, source) || is_inside(source, canonical)) {
-        st = DPQ_RAISE(DPQ_E_CONFIG, "output: %s and the model folder %s must not be the same or lie in each other", canonical, source);
+        st = DPQ_RAISE(DPQ_E_CONFIG, "output: %s and the model folder %s must not be the same or lie in each other",
+                       canonical, source);
         goto done;
     }
     DPQ_TRY_GOTO(st, check_final(canonical, overwrite), done);
@@ -110,8 +113,8 @@ dpq_status dpq_output_open_place(const char *final_path, uint64_t bytes, char **
     DPQ_TRY_GOTO(st, dpq_path_dirname(final_path, &folder), done);
     DPQ_TRY_GOTO(st, dpq_disk_free_bytes(folder, &available), done);
     if (available < bytes) {
-        st = DPQ_RAISE(DPQ_E_DISK, "output: %s has %llu bytes free, the output needs %llu", folder, (unsigned long long)available,
-                       (unsigned long long)bytes);
+        st = DPQ_RAISE(DPQ_E_DISK, "output: %s has %llu bytes free, the output needs %llu", folder,
+                       (unsigned long long)available, (unsigned long long)bytes);
         goto done;
     }
     DPQ_TRY_GOTO(st, dpq_str_format(partial, "%s.partial", final_path), done);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last check before a folder gets its name: it is opened as any reader would, and compared with the source and the plan. */
+/* The last check before a folder gets its name: it is opened as any reader would, and compared with the source and the
+ * plan. */
 #include <string.h>
 
 #include "dpquant/alloc.h"
@@ -60,7 +61,9 @@ dpq_status dpq_output_verify(const dpq_plan *plan, const char *partial)
     for (size_t i = 0; i < dpq_st_count(source); i++) {
         const dpq_st_entry *entry = dpq_st_at(source, i);
         int64_t item = dpq_plan_replaces(plan, entry->name);
-        DPQ_TRY_GOTO(st, item < 0 ? compare_copy(source, entry, written.store) : check_quantized(&plan->work[item], &written), done);
+        DPQ_TRY_GOTO(
+            st, item < 0 ? compare_copy(source, entry, written.store) : check_quantized(&plan->work[item], &written),
+            done);
     }
 done:
     dpq_model_folder_close(&written);

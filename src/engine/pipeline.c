@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calibration: one block after the other is loaded (the next one prefetched), walked, compared over the ranks, and written. */
+/* The calibration: one block after the other is loaded (the next one prefetched), walked, compared over the ranks, and
+ * written. */
 #include <string.h>
 
 #include "dpquant/hash.h"
@@ -51,8 +52,9 @@ static dpq_status compare_sources(dpq_run *run, int64_t layer, const dpq_block_s
     values[DPQ_LINEAR_COUNT] = fingerprint(norms, DPQ_NORM_COUNT);
     DPQ_TRY(first_difference(run, values, DPQ_LINEAR_COUNT + 1, &index));
     if (index >= 0) {
-        return DPQ_RAISE(DPQ_E_INPUT, "layer %lld: %s differs between ranks: all must read the same model", (long long)layer,
-                         index < DPQ_LINEAR_COUNT ? dpq_plan_work(run->plan, layer, (dpq_linear_role)index)->module : "a norm");
+        return DPQ_RAISE(
+            DPQ_E_INPUT, "layer %lld: %s differs between ranks: all must read the same model", (long long)layer,
+            index < DPQ_LINEAR_COUNT ? dpq_plan_work(run->plan, layer, (dpq_linear_role)index)->module : "a norm");
     }
     return DPQ_OK;
 }
@@ -69,7 +71,8 @@ static dpq_status compare_results(dpq_run *run, int64_t layer, const dpq_qweight
     }
     DPQ_TRY(first_difference(run, values, DPQ_LINEAR_COUNT, &index));
     if (index >= 0) {
-        return DPQ_RAISE(DPQ_E_BUG, "%s differs between ranks", dpq_plan_work(run->plan, layer, (dpq_linear_role)index)->module);
+        return DPQ_RAISE(DPQ_E_BUG, "%s differs between ranks",
+                         dpq_plan_work(run->plan, layer, (dpq_linear_role)index)->module);
     }
     return DPQ_OK;
 }
@@ -123,8 +126,8 @@ static dpq_status one_block(dpq_run *run, dpq_loader *loader, int64_t layer)
         run->blocks[layer].phase_seconds[span] = run->spans.seconds[span] - before.seconds[span];
     }
     run->blocks[layer].error = block_error(run, layer);
-    dpq_log(DPQ_LOG_INFO, "engine", "block %lld/%lld done in %.2f s, error %.5f", (long long)layer + 1, (long long)layers,
-            run->blocks[layer].seconds, run->blocks[layer].error);
+    dpq_log(DPQ_LOG_INFO, "engine", "block %lld/%lld done in %.2f s, error %.5f", (long long)layer + 1,
+            (long long)layers, run->blocks[layer].seconds, run->blocks[layer].error);
     dpq_progress("blocks", (long)layer + 1, (long)layers);
 done:
     DPQ_CONTEXT(st, "layer %lld", (long long)layer);
@@ -140,8 +143,10 @@ static dpq_status check_fallbacks(const dpq_run *run)
 {
     double share = (double)run->fallbacks / (double)run->plan->n_quantized;
     if (share > run->settings->run.quantize.max_fallbacks) {
-        return DPQ_RAISE(DPQ_E_NUMERIC, "%lld of %zu linears fell back to round-to-nearest, more than quantize.max_fallbacks %g allows",
-                         (long long)run->fallbacks, run->plan->n_quantized, run->settings->run.quantize.max_fallbacks);
+        return DPQ_RAISE(
+            DPQ_E_NUMERIC,
+            "%lld of %zu linears fell back to round-to-nearest, more than quantize.max_fallbacks %g allows",
+            (long long)run->fallbacks, run->plan->n_quantized, run->settings->run.quantize.max_fallbacks);
     }
     return DPQ_OK;
 }

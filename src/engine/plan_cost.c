@@ -67,7 +67,8 @@ static double forward_flop(const dpq_model_config *c, const dpq_calibset *set, b
     double tokens = (double)set->start[set->n];
     double attention = 2.0 * (double)(c->n_heads * c->head_dim) * squared_tokens(set);
     double linear = 2.0 * tokens * (double)block_parameters(c);
-    return (double)c->n_layers * (linear + attention) + (head ? 2.0 * tokens * (double)(c->vocab_size * c->hidden_size) : 0.0);
+    return (double)c->n_layers * (linear + attention) +
+           (head ? 2.0 * tokens * (double)(c->vocab_size * c->hidden_size) : 0.0);
 }
 
 static void estimate_statistics(const dpq_plan *plan, double tokens, dpq_plan_cost *out)
@@ -76,12 +77,15 @@ static void estimate_statistics(const dpq_plan *plan, double tokens, dpq_plan_co
     uint64_t largest = 0, per_block = 0;
     for (int stage = 0; stage < DPQ_STAGE_COUNT; stage++) {
         int64_t k = dpq_model_stage_inputs(c, stage);
-        uint64_t sums = (plan->stats & DPQ_STAT_XTX) != 0 ? (uint64_t)dpq_xtx_count(k) * sizeof(int64_t) : (uint64_t)k * sizeof(int64_t);
+        uint64_t sums = (plan->stats & DPQ_STAT_XTX) != 0 ? (uint64_t)dpq_xtx_count(k) * sizeof(int64_t)
+                                                          : (uint64_t)k * sizeof(int64_t);
         uint64_t factor = (plan->stats & DPQ_STAT_XTX) != 0 ? 2 * (uint64_t)(k * k) * sizeof(float) : 0;
         largest = max_u64(largest, sums + factor);
         per_block += sums + (uint64_t)k * sizeof(double);
-        out->flop_statistics += (plan->stats & DPQ_STAT_XTX) != 0 ? (double)c->n_layers * tokens * (double)k * (double)(k + 1) : 0.0;
-        out->flop_solve += (plan->stats & DPQ_STAT_XTX) != 0 ? (double)c->n_layers * 2.0 / 3.0 * pow((double)k, 3) : 0.0;
+        out->flop_statistics +=
+            (plan->stats & DPQ_STAT_XTX) != 0 ? (double)c->n_layers * tokens * (double)k * (double)(k + 1) : 0.0;
+        out->flop_solve +=
+            (plan->stats & DPQ_STAT_XTX) != 0 ? (double)c->n_layers * 2.0 / 3.0 * pow((double)k, 3) : 0.0;
     }
     for (size_t i = 0; i < plan->n_work; i++) {
         const dpq_work *w = &plan->work[i];
@@ -95,7 +99,8 @@ static void estimate_statistics(const dpq_plan *plan, double tokens, dpq_plan_co
 }
 
 /* Bytes of one rank and operations of the job when blocks are tuned. */
-static void estimate_tuning(const dpq_plan *plan, const dpq_calibset *samples, int64_t share, int threads, dpq_plan_cost *out)
+static void estimate_tuning(const dpq_plan *plan, const dpq_calibset *samples, int64_t share, int threads,
+                            dpq_plan_cost *out)
 {
     const dpq_model_config *c = &plan->folder->config;
     const dpq_tune_options *o = &plan->settings->tune;
@@ -115,7 +120,8 @@ static void estimate_tuning(const dpq_plan *plan, const dpq_calibset *samples, i
             continue;
         }
         uint64_t product = dpq_dtype_bytes(dpq_product_dtype(w->dtype, plan->act, plan->compute));
-        out->tuning += (uint64_t)(w->n * w->k) * (sizeof(int32_t) + product) + plan->tuner->state_bytes(o, w->n, w->k, dpq_scheme_groups(&w->scheme, w->k));
+        out->tuning += (uint64_t)(w->n * w->k) * (sizeof(int32_t) + product) +
+                       plan->tuner->state_bytes(o, w->n, w->k, dpq_scheme_groups(&w->scheme, w->k));
         out->reduced += (uint64_t)(w->n * w->k) * sizeof(int32_t) * (uint64_t)(o->iterations * c->n_layers);
         input += role > DPQ_LINEAR_V ? 2.0 * tokens * (double)(w->n * w->k) : 0.0; /* q, k, v need no input gradient */
     }
@@ -123,7 +129,8 @@ static void estimate_tuning(const dpq_plan *plan, const dpq_calibset *samples, i
     out->flop_tuning = steps * (2.0 * forward + input + 3.5 * attention);
 }
 
-void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const dpq_calibset *eval, int size, int threads, uint64_t base, dpq_plan_cost *out)
+void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const dpq_calibset *eval, int size,
+                       int threads, uint64_t base, dpq_plan_cost *out)
 {
     const dpq_model_config *c = &plan->folder->config;
     size_t act = dpq_dtype_bytes(plan->act);
@@ -150,14 +157,17 @@ void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const 
     if (eval != NULL) {
         bool bf16 = plan->settings->run.eval.precision == DPQ_PRECISION_BF16;
         uint64_t hidden = (uint64_t)fullest_share(eval, size) * (uint64_t)c->hidden_size * (bf16 ? 2u : 4u);
-        /* hidden states and heads of both models, one head's source while it is converted, logits of a chunk of each, a block and the next */
+        /* hidden states and heads of both models, one head's source while it is converted, logits of a chunk of each, a
+         * block and the next */
         out->evaluation = 2 * hidden + 2 * head * (bf16 ? 2u : 4u) + head * dpq_dtype_bytes(source) +
                           2 * EVAL_CHUNK_TOKENS * (uint64_t)c->vocab_size * sizeof(float) +
                           parameters * (sizeof(float) + 2 * dpq_dtype_bytes(source)) +
                           (uint64_t)eval->max_length * (uint64_t)(4 * widest_stage(c)) * sizeof(float);
         out->flop_eval = 2.0 * forward_flop(c, eval, true);
     }
-    out->total = out->base + max_u64(max_u64(out->weights + out->statistics + out->tuning, out->embedding) + out->activations, out->evaluation);
+    out->total =
+        out->base + max_u64(max_u64(out->weights + out->statistics + out->tuning, out->embedding) + out->activations,
+                            out->evaluation);
 }
 
 static dpq_status append_schemes(const dpq_plan *plan, dpq_text *t)
@@ -180,7 +190,8 @@ static dpq_status append_schemes(const dpq_plan *plan, dpq_text *t)
         if (w->quantized) {
             dpq_scheme_describe(&w->scheme, scheme, sizeof scheme);
         }
-        DPQ_TRY(dpq_text_append(t, "  %-44s %6lld x %-6lld  %-28s %4zu layers\n", w->module, (long long)w->n, (long long)w->k, scheme, alike));
+        DPQ_TRY(dpq_text_append(t, "  %-44s %6lld x %-6lld  %-28s %4zu layers\n", w->module, (long long)w->n,
+                                (long long)w->k, scheme, alike));
     }
     return DPQ_OK;
 }
@@ -196,26 +207,43 @@ dpq_status dpq_plan_text(const dpq_plan *plan, const dpq_plan_cost *cost, int si
     dpq_status st = DPQ_OK;
     const dpq_model_config *c = &plan->folder->config;
     *out = NULL;
-    DPQ_TRY_GOTO(st, dpq_text_append(&t, "plan: %s, %lld blocks of width %lld, algorithm %s, activations %s, products in %s, %d rank%s\n",
-                                     c->architecture, (long long)c->n_layers, (long long)c->hidden_size, plan->algorithm,
-                                     dpq_dtype_name(plan->act), plan->compute == DPQ_COMPUTE_BF16 ? "bf16" : "fp32", size,
-                                     size == 1 ? "" : "s"), done);
+    DPQ_TRY_GOTO(
+        st,
+        dpq_text_append(
+            &t, "plan: %s, %lld blocks of width %lld, algorithm %s, activations %s, products in %s, %d rank%s\n",
+            c->architecture, (long long)c->n_layers, (long long)c->hidden_size, plan->algorithm,
+            dpq_dtype_name(plan->act), plan->compute == DPQ_COMPUTE_BF16 ? "bf16" : "fp32", size, size == 1 ? "" : "s"),
+        done);
     DPQ_TRY_GOTO(st, dpq_text_append(&t, "work (first layer of each kind):\n"), done);
     DPQ_TRY_GOTO(st, append_schemes(plan, &t), done);
-    DPQ_TRY_GOTO(st, dpq_text_append(&t,
-                                     "memory per rank on the host, MiB: weights %.1f, statistics and factor %.1f, tuning %.1f, "
-                                     "activations %.1f, embedding %.1f, evaluation %.1f, program %.1f; peak %.1f (device: none)\n",
-                                     mib(cost->weights), mib(cost->statistics), mib(cost->tuning), mib(cost->activations), mib(cost->embedding),
-                                     mib(cost->evaluation), mib(cost->base), mib(cost->total)), done);
-    DPQ_TRY_GOTO(st, dpq_text_append(&t, "to be reduced %.1f MiB, gathered %.1f MiB; to be written %.1f MiB in %d file%s\n", mib(cost->reduced),
-                                     mib(cost->gathered), mib(plan->output_bytes), plan->shards, plan->shards == 1 ? "" : "s"), done);
-    DPQ_TRY_GOTO(st, dpq_text_append(&t, "operations, GFLOP: forward %.1f, statistics %.1f, solve %.1f, tuning %.1f, evaluation %.1f\n",
-                                     cost->flop_forward * 1e-9, cost->flop_statistics * 1e-9, cost->flop_solve * 1e-9,
-                                     cost->flop_tuning * 1e-9, cost->flop_eval * 1e-9), done);
+    DPQ_TRY_GOTO(
+        st,
+        dpq_text_append(&t,
+                        "memory per rank on the host, MiB: weights %.1f, statistics and factor %.1f, tuning %.1f, "
+                        "activations %.1f, embedding %.1f, evaluation %.1f, program %.1f; peak %.1f (device: none)\n",
+                        mib(cost->weights), mib(cost->statistics), mib(cost->tuning), mib(cost->activations),
+                        mib(cost->embedding), mib(cost->evaluation), mib(cost->base), mib(cost->total)),
+        done);
+    DPQ_TRY_GOTO(st,
+                 dpq_text_append(&t, "to be reduced %.1f MiB, gathered %.1f MiB; to be written %.1f MiB in %d file%s\n",
+                                 mib(cost->reduced), mib(cost->gathered), mib(plan->output_bytes), plan->shards,
+                                 plan->shards == 1 ? "" : "s"),
+                 done);
+    DPQ_TRY_GOTO(st,
+                 dpq_text_append(
+                     &t, "operations, GFLOP: forward %.1f, statistics %.1f, solve %.1f, tuning %.1f, evaluation %.1f\n",
+                     cost->flop_forward * 1e-9, cost->flop_statistics * 1e-9, cost->flop_solve * 1e-9,
+                     cost->flop_tuning * 1e-9, cost->flop_eval * 1e-9),
+                 done);
     if (gflops > 0) {
-        double total = (cost->flop_forward + cost->flop_statistics + cost->flop_solve + cost->flop_tuning + cost->flop_eval) * 1e-9;
+        double total =
+            (cost->flop_forward + cost->flop_statistics + cost->flop_solve + cost->flop_tuning + cost->flop_eval) *
+            1e-9;
         /* 70 % of the measured product rate is what the whole job reaches */
-        DPQ_TRY_GOTO(st, dpq_text_append(&t, "estimate: %.0f s at a measured %.0f GFLOP/s over all ranks\n", total / (0.7 * gflops), gflops), done);
+        DPQ_TRY_GOTO(st,
+                     dpq_text_append(&t, "estimate: %.0f s at a measured %.0f GFLOP/s over all ranks\n",
+                                     total / (0.7 * gflops), gflops),
+                     done);
     }
     *out = t.text;
     return DPQ_OK;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tensors of the output: quantized linears in their packed form, everything else as in the source, blocks in order. */
+/* The tensors of the output: quantized linears in their packed form, everything else as in the source, blocks in order.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,8 +70,8 @@ static dpq_status fill_decls(dpq_plan *plan, const source_tensor *order, size_t 
         }
     }
     plan->n_decls = used;
-    return dpq_st_layout_bytes(plan->decls, plan->n_decls, (uint64_t)plan->settings->run.export.shard_size, &plan->output_bytes,
-                               &plan->shards);
+    return dpq_st_layout_bytes(plan->decls, plan->n_decls, (uint64_t)plan->settings->run.export.shard_size,
+                               &plan->output_bytes, &plan->shards);
 }
 
 dpq_status dpq_plan_lay_out(dpq_plan *plan)
@@ -85,7 +86,8 @@ dpq_status dpq_plan_lay_out(dpq_plan *plan)
     DPQ_TRY(dpq_alloc_array((int64_t)n, sizeof(source_tensor), &order));
     for (size_t i = 0; i < n; i++) {
         const dpq_st_entry *entry = dpq_st_at(store, i);
-        ((source_tensor *)order)[i] = (source_tensor){.entry = entry, .layer = layer_of(entry->name), .position = (int64_t)i};
+        ((source_tensor *)order)[i] =
+            (source_tensor){.entry = entry, .layer = layer_of(entry->name), .position = (int64_t)i};
     }
     qsort(order, n, sizeof(source_tensor), by_layer);
     dpq_status st = fill_decls(plan, order, n);

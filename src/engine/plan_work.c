@@ -67,8 +67,9 @@ static dpq_status apply_overrides(dpq_plan *plan)
         }
         dpq_pattern_destroy(&pattern);
         if (matched == 0) {
-            return DPQ_RAISE(DPQ_E_CONFIG, "quantize.overrides: match '%s' fits no linear of this model (they are named like %s)", o->match,
-                             plan->work[0].module);
+            return DPQ_RAISE(DPQ_E_CONFIG,
+                             "quantize.overrides: match '%s' fits no linear of this model (they are named like %s)",
+                             o->match, plan->work[0].module);
         }
     }
     return DPQ_OK;
@@ -120,8 +121,10 @@ static dpq_status check_fused(const dpq_plan *plan)
                 if (other->quantized) {
                     dpq_scheme_describe(&other->scheme, b, sizeof b);
                 }
-                return DPQ_RAISE(DPQ_E_CONFIG, "%s is %s but %s is %s: loaders fuse them, so they need the same bits, group size, "
-                                 "symmetry and ignore state", first->module, a, other->module, b);
+                return DPQ_RAISE(DPQ_E_CONFIG,
+                                 "%s is %s but %s is %s: loaders fuse them, so they need the same bits, group size, "
+                                 "symmetry and ignore state",
+                                 first->module, a, other->module, b);
             }
         }
     }
@@ -163,15 +166,20 @@ static dpq_status check_groups(const dpq_plan *plan)
         }
         if (misfits > 0) {
             group = first->scheme.group_size;
-            DPQ_TRY_GOTO(st, dpq_text_append(&list, "%s%s (input width %lld; %lld layers alike)", list.length > 0 ? ", " : "", first->module,
-                                             (long long)first->k, (long long)misfits), done);
+            DPQ_TRY_GOTO(st,
+                         dpq_text_append(&list, "%s%s (input width %lld; %lld layers alike)",
+                                         list.length > 0 ? ", " : "", first->module, (long long)first->k,
+                                         (long long)misfits),
+                         done);
         }
     }
     if (list.length > 0) {
         char fits[96];
         fitting_groups(plan, fits, sizeof fits);
-        st = DPQ_RAISE(DPQ_E_CONFIG, "quantize.group_size: %lld does not divide the inputs of %s; group sizes that fit all layers: %s",
-                       (long long)group, list.text, fits);
+        st =
+            DPQ_RAISE(DPQ_E_CONFIG,
+                      "quantize.group_size: %lld does not divide the inputs of %s; group sizes that fit all layers: %s",
+                      (long long)group, list.text, fits);
     }
 done:
     dpq_text_fini(&list);
@@ -195,6 +203,11 @@ dpq_status dpq_plan_assign_work(dpq_plan *plan)
         plan->mixed = plan->mixed || (first != NULL && !dpq_scheme_equal(&first->scheme, &w->scheme));
         first = first == NULL ? w : first;
         plan->n_quantized++;
+    }
+    if (first != NULL && first->with_g_idx) {
+        dpq_log(
+            DPQ_LOG_WARNING, "plan",
+            "gptq.order: group writes weight_g_idx, which compressed-tensors from 0.19 and vLLM 0.32 refuse to load");
     }
     if (first == NULL) {
         return DPQ_RAISE(DPQ_E_CONFIG, "quantize.ignore: no linear is left to quantize");

@@ -17,13 +17,14 @@ static const char *const transport_choices[] = {"int32", "int16", NULL};
 static const char *const level_choices[] = {"error", "warning", "info", "debug", "trace", NULL};
 
 #define FIELD(name) offsetof(dpq_run_options, name)
-#define LARGE 9e15
+#define LARGE       9e15
 
 static const dpq_option general_table[] = {
     {"model", DPQ_OPTION_PATH, FIELD(model), 0, 0, NULL, NULL, false,
      "Folder of the source model as Hugging Face writes it: config.json, safetensors, tokenizer files."},
     {"output", DPQ_OPTION_PATH, FIELD(output), 0, 0, NULL, NULL, false,
-     "Folder to write. It appears under this name only when it is complete; until then the files are in OUTPUT.partial."},
+     "Folder to write. It appears under this name only when it is complete; until then the files are in "
+     "OUTPUT.partial."},
     {"overwrite", DPQ_OPTION_BOOL, FIELD(overwrite), 0, 0, NULL, "false", false,
      "Replace an existing output folder that dpquant wrote, after the new one is complete."},
     {"calibration.data", DPQ_OPTION_PATH, FIELD(calibration.data), 0, 0, NULL, NULL, false,
@@ -45,7 +46,8 @@ static const dpq_option general_table[] = {
     {"quantize.symmetric", DPQ_OPTION_BOOL, FIELD(quantize.symmetric), 0, 0, NULL, "true", true,
      "Without (true) or with (false) a zero point a group."},
     {"quantize.signed_scale", DPQ_OPTION_BOOL, FIELD(quantize.signed_scale), 0, 0, NULL, "true", true,
-     "Symmetric only: a scale may be negative, so that the extreme of largest magnitude uses the longer side of the range."},
+     "Symmetric only: a scale may be negative, so that the extreme of largest magnitude uses the longer side of the "
+     "range."},
     {"quantize.ignore", DPQ_OPTION_STRINGS, FIELD(quantize.ignore), 0, 0, NULL, "lm_head", true,
      "Modules that stay as they are: exact names, or re: and a regular expression matched from the start of the name."},
     {"quantize.max_fallbacks", DPQ_OPTION_REAL, FIELD(quantize.max_fallbacks), 0, 1, NULL, "0.05", true,
@@ -55,27 +57,34 @@ static const dpq_option general_table[] = {
     {"export.shard_size", DPQ_OPTION_BYTES, FIELD(export.shard_size), 1, 9e18, NULL, "5GB", true,
      "Largest size of one safetensors file."},
     {"eval.data", DPQ_OPTION_PATH, FIELD(eval.data.data), 0, 0, NULL, NULL, false,
-     "HDF5 file with held-out token windows; when given, perplexity and KL divergence against the source are measured at the end."},
-    {"eval.samples", DPQ_OPTION_INT, FIELD(eval.data.samples), 0, LARGE, NULL, "0", true, "Number of windows; 0 takes all."},
-    {"eval.seqlen", DPQ_OPTION_INT, FIELD(eval.data.seqlen), 0, LARGE, NULL, "0", true, "Longest window in tokens; 0: as in the file."},
+     "HDF5 file with held-out token windows; when given, perplexity and KL divergence against the source are measured "
+     "at the end."},
+    {"eval.samples", DPQ_OPTION_INT, FIELD(eval.data.samples), 0, LARGE, NULL, "0", true,
+     "Number of windows; 0 takes all."},
+    {"eval.seqlen", DPQ_OPTION_INT, FIELD(eval.data.seqlen), 0, LARGE, NULL, "0", true,
+     "Longest window in tokens; 0: as in the file."},
     {"eval.precision", DPQ_OPTION_ENUM, FIELD(eval.precision), 0, 0, precision_choices, "fp32", true,
      "Arithmetic of the evaluation. bf16 noise is 1e-4 of KL, as much as 8-bit quantization itself."},
     {"run.device", DPQ_OPTION_ENUM, FIELD(run.device), 0, 0, device_choices, "auto", false, "Where to compute."},
     {"run.threads", DPQ_OPTION_INT, FIELD(run.threads), 0, 4096, NULL, "0", false,
-     "Threads a rank; 0: one for each core this rank may use, shared among the ranks of a host that may use the same cores."},
+     "Threads a rank; 0: one for each core this rank may use, shared among the ranks of a host that may use the same "
+     "cores."},
     {"run.precision", DPQ_OPTION_ENUM, FIELD(run.precision), 0, 0, precision_choices, "bf16", true,
      "Type in which activations travel. Models with fp16 or fp32 weights are computed in fp32."},
     {"run.compute", DPQ_OPTION_ENUM, FIELD(run.compute), 0, 0, compute_choices, "auto", true,
-     "Type in which products of bf16 values are computed; auto takes the faster one from a table of processor features."},
+     "Type in which products of bf16 values are computed; auto takes the faster one from a table of processor "
+     "features."},
     {"run.gradient_transport", DPQ_OPTION_ENUM, FIELD(run.gradient_transport), 0, 0, transport_choices, "int32", true,
-     "Tuning: integers that carry a step's gradient sums between ranks; int16 halves the bytes for slow networks and keeps about 9 bits."},
+     "Tuning: integers that carry a step's gradient sums between ranks; int16 halves the bytes for slow networks and "
+     "keeps about 9 bits."},
     {"run.ranks", DPQ_OPTION_STRING, FIELD(run.ranks), 0, 0, NULL, "auto", false,
      "Ranks that work: a number, or auto for as many of the job's as fit into their hosts' memory; the rest wait."},
     {"run.low_memory", DPQ_OPTION_BOOL, FIELD(run.low_memory), 0, 0, NULL, "false", false,
      "Keep activations in a file that the system may page out; slower, same result."},
     {"run.scratch", DPQ_OPTION_PATH, FIELD(run.scratch), 0, 0, NULL, NULL, false,
      "Folder of the files of run.low_memory; default: TMPDIR, else /tmp."},
-    {"run.log_level", DPQ_OPTION_ENUM, FIELD(run.log_level), 0, 0, level_choices, "info", false, "Least severe log line on rank 0."},
+    {"run.log_level", DPQ_OPTION_ENUM, FIELD(run.log_level), 0, 0, level_choices, "info", false,
+     "Least severe log line on rank 0."},
 };
 
 static dpq_status init_set(dpq_settings *s, const dpq_option *table, size_t count, void *target)
@@ -166,11 +175,13 @@ dpq_status dpq_settings_base_scheme(const dpq_settings *settings, dpq_scheme *ou
 {
     const dpq_run_options *o = &settings->run;
     bool named = o->quantize.scheme != NULL;
-    *out = (dpq_scheme){.bits = (int)o->quantize.bits, .group_size = o->quantize.group_size, .symmetric = o->quantize.symmetric};
+    *out = (dpq_scheme){
+        .bits = (int)o->quantize.bits, .group_size = o->quantize.group_size, .symmetric = o->quantize.symmetric};
     if (named) {
         const dpq_named_scheme *scheme = dpq_scheme_find(o->quantize.scheme);
         if (scheme == NULL) {
-            return DPQ_RAISE(DPQ_E_CONFIG, "quantize.scheme: unknown scheme '%s'; 'dpquant list schemes' prints the known ones",
+            return DPQ_RAISE(DPQ_E_CONFIG,
+                             "quantize.scheme: unknown scheme '%s'; 'dpquant list schemes' prints the known ones",
                              o->quantize.scheme);
         }
         out->bits = *set_flag(settings, "quantize.bits") ? out->bits : scheme->scheme.bits;

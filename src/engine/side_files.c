@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files beside the weights: copied as they are, except weights and what belongs to other formats; config.json gets the quantization block. */
+/* Files beside the weights: copied as they are, except weights and what belongs to other formats; config.json gets the
+ * quantization block. */
 #include <string.h>
 
 #include "dpquant/alloc.h"
@@ -7,13 +8,19 @@
 #include "dpquant/log.h"
 #include "output_priv.h"
 
-#define CONFIG_FILE "config.json"
+#define CONFIG_FILE      "config.json"
 #define MAX_CONFIG_BYTES (16u << 20)
 
-static const char *const weight_suffixes[] = {".safetensors", ".bin", ".pth", ".pt",   ".gguf", ".h5",
-                                              ".msgpack",     ".onnx", ".index.json", ".ckpt"};
-static const char *const other_names[] = {CONFIG_FILE,           "params.json",        "quantize_config.json", "quant_config.json",
-                                          "quantization_config.json", "hf_quant_config.json", DPQ_RESULT_FILE,  DPQ_RUN_FILE};
+static const char *const weight_suffixes[] = {".safetensors", ".bin",     ".pth",  ".pt",         ".gguf",
+                                              ".h5",          ".msgpack", ".onnx", ".index.json", ".ckpt"};
+static const char *const other_names[] = {CONFIG_FILE,
+                                          "params.json",
+                                          "quantize_config.json",
+                                          "quant_config.json",
+                                          "quantization_config.json",
+                                          "hf_quant_config.json",
+                                          DPQ_RESULT_FILE,
+                                          DPQ_RUN_FILE};
 static const char *const copied_folders[] = {"additional_chat_templates"};
 
 static bool is_copied(const char *name)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quantize the linears of a stage: its owner factors once and sends the factor to all; rows are dealt to the ranks in whole tiles and gathered. */
+/* Quantize the linears of a stage: its owner factors once and sends the factor to all; rows are dealt to the ranks in
+ * whole tiles and gathered. */
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +14,8 @@ typedef struct {
     int64_t outcome, k, has_u;
 } factor_head;
 
-static dpq_status send_tensor(dpq_run *run, dpq_tensor *t, dpq_dtype dtype, int64_t rows, int64_t cols, bool owner, int root)
+static dpq_status send_tensor(dpq_run *run, dpq_tensor *t, dpq_dtype dtype, int64_t rows, int64_t cols, bool owner,
+                              int root)
 {
     dpq_status local = DPQ_OK;
     if (!owner) {
@@ -46,8 +48,11 @@ static dpq_status make_factor(dpq_run *run, int owner, dpq_stage_sums *sums, dpq
     dpq_status local = DPQ_OK;
     double clock = dpq_clock_s();
     if (dpq_comm_rank(run->comm) == owner) {
-        const dpq_stage_stats stats = {.k = sums->k, .tokens = run->samples->start[run->samples->n], .sumsq = sums->sumsq,
-                                       .xtx = sums->xtx, .exponent = sums->exponent};
+        const dpq_stage_stats stats = {.k = sums->k,
+                                       .tokens = run->samples->start[run->samples->n],
+                                       .sumsq = sums->sumsq,
+                                       .xtx = sums->xtx,
+                                       .exponent = sums->exponent};
         local = run->plan->algo->prepare(&run->settings->algo, run->backend, &stats, factor);
         dpq_free(sums->xtx);
         sums->xtx = NULL;
@@ -88,12 +93,13 @@ static void record(dpq_run *run, int64_t item, const dpq_qweight *q, const dpq_f
     m->fallback = method == DPQ_METHOD_RTN_FALLBACK;
     run->fallbacks += m->fallback ? 1 : 0;
     if (m->fallback) {
-        dpq_log(DPQ_LOG_WARNING, "engine", "%s: Hessian is not positive definite at any damping; rounded to nearest", m->module);
+        dpq_log(DPQ_LOG_WARNING, "engine", "%s: Hessian is not positive definite at any damping; rounded to nearest",
+                m->module);
     }
 }
 
-static dpq_status solve_linear(dpq_run *run, int64_t item, const dpq_tensor *w, const dpq_stage_sums *sums, const dpq_factor *factor,
-                               const int64_t *row_start, dpq_qweight *q)
+static dpq_status solve_linear(dpq_run *run, int64_t item, const dpq_tensor *w, const dpq_stage_sums *sums,
+                               const dpq_factor *factor, const int64_t *row_start, dpq_qweight *q)
 {
     const dpq_work *work = &run->plan->work[item];
     int rank = dpq_comm_rank(run->comm);
@@ -101,8 +107,10 @@ static dpq_status solve_linear(dpq_run *run, int64_t item, const dpq_tensor *w, 
     double clock = dpq_clock_s();
     dpq_status local = dpq_qweight_create(&work->scheme, work->n, work->k, work->dtype, work->with_g_idx, q);
     if (local == DPQ_OK) {
-        const dpq_solve_input input = {.module = work->module, .w = w, .sumsq = sums != NULL ? sums->sumsq : NULL, .factor = factor};
-        local = run->plan->algo->solve(&run->settings->algo, run->backend, &input, row_start[rank], row_start[rank + 1], q, &method);
+        const dpq_solve_input input = {
+            .module = work->module, .w = w, .sumsq = sums != NULL ? sums->sumsq : NULL, .factor = factor};
+        local = run->plan->algo->solve(&run->settings->algo, run->backend, &input, row_start[rank], row_start[rank + 1],
+                                       q, &method);
     }
     dpq_spans_add(&run->spans, DPQ_SPAN_SOLVE, &clock);
     DPQ_TRY(dpq_comm_agree(run->comm, local, &run->spans));
@@ -114,7 +122,8 @@ static dpq_status solve_linear(dpq_run *run, int64_t item, const dpq_tensor *w, 
     return DPQ_OK;
 }
 
-dpq_status dpq_stage_solve(dpq_run *run, int64_t layer, int stage, const dpq_tensor *w, dpq_stage_sums *sums, dpq_qweight *quantized)
+dpq_status dpq_stage_solve(dpq_run *run, int64_t layer, int stage, const dpq_tensor *w, dpq_stage_sums *sums,
+                           dpq_qweight *quantized)
 {
     int size = dpq_comm_size(run->comm);
     int owner = dpq_shard_owner(layer, stage, size);
@@ -124,7 +133,8 @@ dpq_status dpq_stage_solve(dpq_run *run, int64_t layer, int stage, const dpq_ten
     bool has_factor = run->plan->algo->prepare != NULL && sums != NULL;
     void *row_start = NULL;
     dpq_status st = DPQ_OK;
-    DPQ_TRY_GOTO(st, dpq_comm_agree(run->comm, dpq_alloc_array(size + 1, sizeof(int64_t), &row_start), &run->spans), done);
+    DPQ_TRY_GOTO(st, dpq_comm_agree(run->comm, dpq_alloc_array(size + 1, sizeof(int64_t), &row_start), &run->spans),
+                 done);
     if (has_factor) {
         DPQ_TRY_GOTO(st, make_factor(run, owner, sums, &factor), done);
     }
@@ -134,7 +144,10 @@ dpq_status dpq_stage_solve(dpq_run *run, int64_t layer, int stage, const dpq_ten
             continue;
         }
         dpq_shard_rows(run->plan->work[item].n, DPQ_SOLVE_TILE_ROWS, size, row_start);
-        DPQ_TRY_GOTO(st, solve_linear(run, item, &w[roles[i]], sums, has_factor ? &factor : NULL, row_start, &quantized[roles[i]]), done);
+        DPQ_TRY_GOTO(
+            st,
+            solve_linear(run, item, &w[roles[i]], sums, has_factor ? &factor : NULL, row_start, &quantized[roles[i]]),
+            done);
     }
 done:
     DPQ_CONTEXT(st, "stage %d", stage);

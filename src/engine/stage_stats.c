@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statistics of a stage's input over all samples of all ranks, exact: first the largest sum of squares a sample has in each
- * channel (a maximum is exact), which fixes the units; then integer sums. */
+/* Statistics of a stage's input over all samples of all ranks, exact: first the largest sum of squares a sample has in
+ * each channel (a maximum is exact), which fixes the units; then integer sums. */
 #include <math.h>
 
 #include "dpquant/fixsum.h"
@@ -37,7 +37,8 @@ static dpq_status largest_squares(int64_t k, int64_t n_local, const double *samp
 }
 
 /* sum over samples of round(sumsq / 2^(2 e)), in units of 2^(2 e). */
-static dpq_status sum_squares(dpq_run *run, int64_t k, int64_t n_local, const double *sample_sumsq, const int32_t *exponent, double *sumsq)
+static dpq_status sum_squares(dpq_run *run, int64_t k, int64_t n_local, const double *sample_sumsq,
+                              const int32_t *exponent, double *sumsq)
 {
     void *units = NULL;
     dpq_status st = DPQ_OK;
@@ -56,7 +57,8 @@ done:
     return st;
 }
 
-dpq_status dpq_squares_combine(dpq_run *run, int64_t k, int64_t n_local, const double *sample_sumsq, int32_t *exponent, double *sumsq)
+dpq_status dpq_squares_combine(dpq_run *run, int64_t k, int64_t n_local, const double *sample_sumsq, int32_t *exponent,
+                               double *sumsq)
 {
     void *maximum = NULL;
     dpq_status st = DPQ_OK;

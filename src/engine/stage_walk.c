@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One block with calibration. Its stages are walked in order; a stage's input is known for all samples before its linears are
- * solved, and the stage is then computed with the weights that later stages shall see. With true_sequential these are the
- * quantized ones, so every product of the block is computed once. Without it the block is walked with the source weights and then
- * replayed from its entry with the quantized ones. */
+/* One block with calibration. Its stages are walked in order; a stage's input is known for all samples before its
+ * linears are solved, and the stage is then computed with the weights that later stages shall see. With true_sequential
+ * these are the quantized ones, so every product of the block is computed once. Without it the block is walked with the
+ * source weights and then replayed from its entry with the quantized ones. */
 #include <string.h>
 
 #include "engine_priv.h"
@@ -125,8 +125,8 @@ static dpq_status replace_weights(walk *w, const dpq_qweight *quantized)
         dpq_tensor values, bias = w->weights.linear[role].bias;
         memset(&w->weights.linear[role].bias, 0, sizeof bias);
         dpq_weight_fini(&w->weights.linear[role]);
-        dpq_status st = dpq_tensor_create_2d(dpq_plan_work(plan, w->layer, (dpq_linear_role)role)->dtype, quantized[role].n,
-                                             quantized[role].k, &values);
+        dpq_status st = dpq_tensor_create_2d(dpq_plan_work(plan, w->layer, (dpq_linear_role)role)->dtype,
+                                             quantized[role].n, quantized[role].k, &values);
         if (st == DPQ_OK) {
             st = dpq_engine_dequantize(w->run->backend, &quantized[role], &values);
         }
@@ -157,7 +157,10 @@ static dpq_status replay(walk *w, const dpq_qweight *quantized)
 dpq_status dpq_stage_walk(dpq_run *run, int64_t layer, dpq_block_source *source, dpq_qweight *quantized)
 {
     walk w = {.run = run, .layer = layer, .sequential = run->activations->saved == NULL};
-    w.forward = (dpq_forward){.backend = run->backend, .config = &run->folder->config, .cos = &run->cos, .sin = &run->sin,
+    w.forward = (dpq_forward){.backend = run->backend,
+                              .config = &run->folder->config,
+                              .cos = &run->cos,
+                              .sin = &run->sin,
                               .compute = run->plan->compute};
     dpq_status st = DPQ_OK;
     double clock = dpq_clock_s();

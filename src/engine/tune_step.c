@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The samples of one tuning step: each rank runs its own forward and backward; the sum of a linear's gradients travels while earlier linears are still
- * being computed. Losses are gathered in sample order. */
+/* The samples of one tuning step: each rank runs its own forward and backward; the sum of a linear's gradients travels
+ * while earlier linears are still being computed. Losses are gathered in sample order. */
 #include <string.h>
 
 #include "dpquant/backend_grad.h"
 #include "tuning_priv.h"
 
 /* Order in which the backward pass ends with the linears, and so in which sums are sent on every rank. */
-static const dpq_linear_role backward_order[DPQ_LINEAR_COUNT] = {DPQ_LINEAR_DOWN, DPQ_LINEAR_GATE, DPQ_LINEAR_UP, DPQ_LINEAR_O,
-                                                                 DPQ_LINEAR_V,    DPQ_LINEAR_K,    DPQ_LINEAR_Q};
+static const dpq_linear_role backward_order[DPQ_LINEAR_COUNT] = {
+    DPQ_LINEAR_DOWN, DPQ_LINEAR_GATE, DPQ_LINEAR_UP, DPQ_LINEAR_O, DPQ_LINEAR_V, DPQ_LINEAR_K, DPQ_LINEAR_Q};
 
 typedef struct {
     dpq_block_tuning *t;
@@ -32,7 +32,8 @@ static int64_t local_index(const dpq_run *run, int64_t sample)
     return sample % size == dpq_comm_rank(run->comm) ? sample / size : -1;
 }
 
-/* The last position of a sample has no successor to predict and does not count; below 4 bits neither do the largest errors. */
+/* The last position of a sample has no successor to predict and does not count; below 4 bits neither do the largest
+ * errors. */
 static dpq_status sample_loss(dpq_block_tuning *t, int64_t local, const dpq_tensor *y, dpq_tensor *dy, double *loss)
 {
     int64_t rows = y->dim[0] - 1;
@@ -51,20 +52,23 @@ static dpq_status run_sample(dpq_block_tuning *t, int64_t local, bool last, doub
     gradient_context context = {.t = t, .last = last};
     dpq_workspace_mark mark = dpq_workspace_get_mark(run->workspace);
     double clock = dpq_clock_s();
-    dpq_status st = dpq_block_forward_tape(&t->forward, t->layer, &t->weights, &g->input[local], &g->tape, &y, run->workspace);
+    dpq_status st =
+        dpq_block_forward_tape(&t->forward, t->layer, &t->weights, &g->input[local], &g->tape, &y, run->workspace);
     dpq_spans_add(&run->spans, DPQ_SPAN_FORWARD, &clock);
     if (st == DPQ_OK) {
         st = sample_loss(t, local, &y, &dy, loss);
     }
     if (st == DPQ_OK) {
-        st = dpq_block_backward(&t->forward, t->layer, &t->weights, &g->tape, &dy, on_gradient, &context, run->workspace);
+        st = dpq_block_backward(&t->forward, t->layer, &t->weights, &g->tape, &dy, on_gradient, &context,
+                                run->workspace);
     }
     dpq_spans_add(&run->spans, DPQ_SPAN_BACKWARD, &clock);
     dpq_workspace_release(run->workspace, mark);
     return st;
 }
 
-/* This rank's samples among the step's. Every role is sent once, also when this rank has no sample or failed: the others wait for it. */
+/* This rank's samples among the step's. Every role is sent once, also when this rank has no sample or failed: the
+ * others wait for it. */
 static dpq_status run_samples(dpq_block_tuning *t)
 {
     dpq_tuning *g = t->tuning;
@@ -102,7 +106,8 @@ static double mean_loss(const dpq_run *run, const int64_t *samples, const double
     for (int64_t j = 0; j < n; j++) {
         int64_t s = samples != NULL ? samples[j] : j;
         sum += losses[j];
-        elements += (double)((run->samples->start[s + 1] - run->samples->start[s] - 1) * run->folder->config.hidden_size);
+        elements +=
+            (double)((run->samples->start[s + 1] - run->samples->start[s] - 1) * run->folder->config.hidden_size);
     }
     return elements > 0 ? sum / elements : 0.0;
 }
@@ -144,7 +149,8 @@ dpq_status dpq_tune_evaluate(dpq_block_tuning *t, int64_t n, double *loss)
         if (index < 0) {
             continue;
         }
-        dpq_tensor y = dpq_tensor_rows(&g->y, 0, g->input[index].dim[0]), dy = dpq_tensor_rows(&g->dy, 0, g->input[index].dim[0]);
+        dpq_tensor y = dpq_tensor_rows(&g->y, 0, g->input[index].dim[0]),
+                   dy = dpq_tensor_rows(&g->dy, 0, g->input[index].dim[0]);
         dpq_workspace_mark mark = dpq_workspace_get_mark(run->workspace);
         memcpy(y.data, g->input[index].data, dpq_tensor_bytes(&y));
         local = dpq_block_forward(&t->forward, t->layer, &t->weights, &y, run->workspace);

@@ -9,7 +9,8 @@
 static dpq_status create_arena(dpq_tuning *t, const dpq_run *run, int64_t tokens)
 {
     size_t per_chain;
-    DPQ_TRY(dpq_mul_size((size_t)(tokens * run->folder->config.hidden_size), dpq_dtype_bytes(run->plan->act), &per_chain));
+    DPQ_TRY(
+        dpq_mul_size((size_t)(tokens * run->folder->config.hidden_size), dpq_dtype_bytes(run->plan->act), &per_chain));
     DPQ_TRY(dpq_mul_size(per_chain, 2, &t->arena_bytes));
     t->mapped = run->settings->run.run.low_memory;
     if (t->mapped) {
@@ -63,7 +64,8 @@ static dpq_status create_gradients(dpq_tuning *t, const dpq_run *run)
         dpq_model_linear_shape(&run->folder->config, (dpq_linear_role)role, &n[role], &k[role]);
         n[role] = tuned ? n[role] : 0;
     }
-    return dpq_gradient_sum_create(n, k, t->batch, (dpq_transport)run->settings->run.run.gradient_transport, &t->gradients);
+    return dpq_gradient_sum_create(n, k, t->batch, (dpq_transport)run->settings->run.run.gradient_transport,
+                                   &t->gradients);
 }
 
 dpq_status dpq_tuning_create(dpq_run *run, dpq_tuning **out)
@@ -79,7 +81,8 @@ dpq_status dpq_tuning_create(dpq_run *run, dpq_tuning **out)
     t->batch = micro * options->accumulate;
     DPQ_TRY_GOTO(st, dpq_alloc_array(t->batch, sizeof *t->samples, &memory), fail);
     t->samples = memory;
-    DPQ_TRY_GOTO(st, dpq_alloc_array(t->batch > run->samples->n ? t->batch : run->samples->n, sizeof *t->losses, &memory), fail);
+    DPQ_TRY_GOTO(
+        st, dpq_alloc_array(t->batch > run->samples->n ? t->batch : run->samples->n, sizeof *t->losses, &memory), fail);
     t->losses = memory;
     DPQ_TRY_GOTO(st, create_chains(t, run), fail);
     DPQ_TRY_GOTO(st, dpq_block_tape_create(&run->folder->config, run->plan->act, longest, &t->tape), fail);

@@ -92,6 +92,15 @@ static dpq_status prepare_library(const char *path)
     return DPQ_OK;
 }
 
+const char *dpq_h5_library(void)
+{
+    static char text[48];
+    unsigned major = 0, minor = 0, release = 0;
+    H5get_libversion(&major, &minor, &release);
+    snprintf(text, sizeof text, "HDF5 %u.%u.%u", major, minor, release);
+    return text;
+}
+
 dpq_status dpq_h5_open(const char *path, dpq_h5 **out)
 {
     dpq_status st = DPQ_OK;

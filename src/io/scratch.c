@@ -30,7 +30,8 @@ dpq_status dpq_file_map_scratch(const char *dir, size_t bytes, void **out)
     unlink(path);
     error = posix_fallocate(fd, 0, (off_t)bytes);
     if (error != 0) {
-        st = DPQ_RAISE(DPQ_E_DISK, "%s: cannot reserve %zu bytes for a scratch file: %s", folder, bytes, strerror(error));
+        st = DPQ_RAISE(DPQ_E_DISK, "%s: cannot reserve %zu bytes for a scratch file: %s", folder, bytes,
+                       strerror(error));
         goto done;
     }
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -27,7 +27,8 @@ static dpq_status append_eval(dpq_text *t, const dpq_eval_figures *f)
     return dpq_text_append(t, "top-1        %.2f %% equal over %" PRId64 " tokens\n", 100.0 * f->top1, f->tokens);
 }
 
-/* Reductions that were started and later waited for: how much of them ran beside other work, on the rank that waited longest. */
+/* Reductions that were started and later waited for: how much of them ran beside other work, on the rank that waited
+ * longest. */
 static dpq_status append_overlap(dpq_text *t, const dpq_report *report)
 {
     double overlapped = 0, exposed = 0;

@@ -37,8 +37,12 @@ static dpq_status dump(dpq_comm *comm, dpq_backend *backend, char **argv, bool b
     FILE *out = NULL;
     DPQ_TRY_GOTO(st, dpq_model_folder_open(argv[1], true, &model.folder), done);
     DPQ_TRY_GOTO(st, dpq_token_data_read(comm, &data, model.folder.config.vocab_size, &set), done);
-    dpq_eval_context ctx = {.comm = comm, .be = backend, .spans = &spans, .set = &set,
-                            .act = bf16 ? DPQ_DTYPE_BF16 : DPQ_DTYPE_F32, .compute = DPQ_COMPUTE_F32,
+    dpq_eval_context ctx = {.comm = comm,
+                            .be = backend,
+                            .spans = &spans,
+                            .set = &set,
+                            .act = bf16 ? DPQ_DTYPE_BF16 : DPQ_DTYPE_F32,
+                            .compute = DPQ_COMPUTE_F32,
                             .total = model.folder.config.n_layers + 1};
     DPQ_TRY_GOTO(st, dpq_eval_model_run(&ctx, &model), done);
     DPQ_TRY_GOTO(st, dpq_eval_model_read_head(&ctx, &model), done);
