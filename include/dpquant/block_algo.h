@@ -22,7 +22,7 @@ typedef enum { DPQ_BEST_STEP_BATCH, DPQ_BEST_STEP_FIXED, DPQ_BEST_STEP_LAST } dp
 typedef struct {
     int64_t iterations, batch, accumulate; /* accumulate: micro-batches a step */
     double lr,
-        minmax_lr; /* 0: 1/iterations, 2/iterations from 1000 iterations at 3 bits or fewer (lr), lr (minmax_lr) */
+        minmax_lr; /* 0: 1/iterations but at most 0.02, 2/iterations from 1000 iterations at 3 bits or fewer (lr), lr (minmax_lr) */
     bool minmax_tuning;
     double momentum;        /* of the sign steps; adaround: its first decay rate, 0: 0.9 */
     int init_scale;         /* dpq_init_scale */

@@ -6,7 +6,7 @@
 
 /* Tile of the output. Fixed, so that threads never shape a product. */
 #define TILE_ROWS 256
-#define TILE_COLS 192
+#define TILE_COLS 192 /* at most */
 
 typedef struct {
     dpq_backend *be;
@@ -15,7 +15,7 @@ typedef struct {
     const dpq_weight *weight;
     bool accumulate;
     dpq_tensor *y;
-    int64_t tiles_n;
+    int64_t tile_cols, tiles_n;
 } linear_job;
 
 DPQ_HOT
@@ -44,9 +44,9 @@ static dpq_status linear_tile(void *context, int64_t i, int thread, dpq_workspac
     const linear_job *job = context;
     const dpq_tensor *w = &job->weight->w;
     int64_t row0 = i / job->tiles_n * TILE_ROWS;
-    int64_t col0 = i % job->tiles_n * TILE_COLS;
+    int64_t col0 = i % job->tiles_n * job->tile_cols;
     int64_t rows = job->y->dim[0] - row0 < TILE_ROWS ? job->y->dim[0] - row0 : TILE_ROWS;
-    int64_t cols = w->dim[0] - col0 < TILE_COLS ? w->dim[0] - col0 : TILE_COLS;
+    int64_t cols = w->dim[0] - col0 < job->tile_cols ? w->dim[0] - col0 : job->tile_cols;
     size_t elem = dpq_dtype_bytes(w->dtype);
     void *memory;
     DPQ_TRY(dpq_workspace_alloc(ws, rows * cols, sizeof(float), &memory));
@@ -100,7 +100,8 @@ dpq_status dpq_linear_cpu(dpq_backend *be, const dpq_tensor *x, const dpq_weight
     dpq_workspace_mark mark = dpq_workspace_get_mark(be->workspace[0]);
     dpq_status st = DPQ_OK;
     DPQ_TRY_GOTO(st, dpq_operand_cpu(be, x, weight->w.dtype, &job.x, &job.ldx), done);
-    job.tiles_n = dpq_tile_count(weight->w.dim[0], TILE_COLS);
+    job.tile_cols = dpq_tile_even(weight->w.dim[0], TILE_COLS);
+    job.tiles_n = dpq_tile_count(weight->w.dim[0], job.tile_cols);
     st = dpq_backend_parallel(be, dpq_tile_count(x->dim[0], TILE_ROWS) * job.tiles_n, linear_tile, &job);
 done:
     dpq_workspace_release(be->workspace[0], mark);

@@ -9,8 +9,8 @@
 
 /* Tiles of a result. Fixed, so that threads never shape a product. */
 #define TILE_TOKENS 256
-#define TILE_COLS   192
-#define TILE_ROWS   192 /* of a weight */
+#define TILE_COLS   192 /* at most */
+#define TILE_ROWS   192 /* of a weight, at most */
 
 /* ---- gradient of the input ---- */
 
@@ -21,7 +21,7 @@ typedef struct {
     const dpq_tensor *w;
     bool accumulate;
     dpq_tensor *dx;
-    int64_t tiles_k;
+    int64_t tile_cols, tiles_k;
 } backward_job;
 
 DPQ_HOT
@@ -44,9 +44,9 @@ static dpq_status backward_tile(void *context, int64_t i, int thread, dpq_worksp
     const backward_job *job = context;
     const dpq_tensor *w = job->w;
     int64_t row0 = i / job->tiles_k * TILE_TOKENS;
-    int64_t col0 = i % job->tiles_k * TILE_COLS;
+    int64_t col0 = i % job->tiles_k * job->tile_cols;
     int64_t rows = job->dx->dim[0] - row0 < TILE_TOKENS ? job->dx->dim[0] - row0 : TILE_TOKENS;
-    int64_t cols = w->dim[1] - col0 < TILE_COLS ? w->dim[1] - col0 : TILE_COLS;
+    int64_t cols = w->dim[1] - col0 < job->tile_cols ? w->dim[1] - col0 : job->tile_cols;
     size_t elem = dpq_dtype_bytes(w->dtype);
     void *memory;
     DPQ_TRY(dpq_workspace_alloc(ws, rows * cols, sizeof(float), &memory));
@@ -69,7 +69,8 @@ dpq_status dpq_linear_backward_cpu(dpq_backend *be, const dpq_tensor *dy, const 
     dpq_workspace_mark mark = dpq_workspace_get_mark(be->workspace[0]);
     dpq_status st = DPQ_OK;
     DPQ_TRY_GOTO(st, dpq_operand_cpu(be, dy, weight->w.dtype, &job.dy, &job.ldy), done);
-    job.tiles_k = dpq_tile_count(weight->w.dim[1], TILE_COLS);
+    job.tile_cols = dpq_tile_even(weight->w.dim[1], TILE_COLS);
+    job.tiles_k = dpq_tile_count(weight->w.dim[1], job.tile_cols);
     st = dpq_backend_parallel(be, dpq_tile_count(dy->dim[0], TILE_TOKENS) * job.tiles_k, backward_tile, &job);
 done:
     dpq_workspace_release(be->workspace[0], mark);
@@ -81,7 +82,7 @@ done:
 typedef struct {
     dpq_backend *be;
     const void *dy, *x; /* (T,N), (T,K) in the product's type */
-    int64_t ldy, ldx, tokens, n, k, tiles_k;
+    int64_t ldy, ldx, tokens, n, k, tile_rows, tile_cols, tiles_k;
     dpq_dtype dtype;
     float unit[2]; /* their product is 2^-exponent */
     float limit;
@@ -112,10 +113,10 @@ static uint32_t add_rounded(const float *restrict c, float unit0, float unit1, f
 static dpq_status gradient_tile(void *context, int64_t i, int thread, dpq_workspace *ws)
 {
     const gradient_job *job = context;
-    int64_t row0 = i / job->tiles_k * TILE_ROWS;
-    int64_t col0 = i % job->tiles_k * TILE_COLS;
-    int64_t rows = job->n - row0 < TILE_ROWS ? job->n - row0 : TILE_ROWS;
-    int64_t cols = job->k - col0 < TILE_COLS ? job->k - col0 : TILE_COLS;
+    int64_t row0 = i / job->tiles_k * job->tile_rows;
+    int64_t col0 = i % job->tiles_k * job->tile_cols;
+    int64_t rows = job->n - row0 < job->tile_rows ? job->n - row0 : job->tile_rows;
+    int64_t cols = job->k - col0 < job->tile_cols ? job->k - col0 : job->tile_cols;
     size_t elem = dpq_dtype_bytes(job->dtype);
     void *memory;
     DPQ_TRY(dpq_workspace_alloc(ws, rows * cols, sizeof(float), &memory));
@@ -156,8 +157,10 @@ dpq_status dpq_weight_gradient_cpu(dpq_backend *be, const dpq_tensor *dy, const 
     job.unit[0] = ldexpf(1.0f, -(exponent / 2));
     job.unit[1] = ldexpf(1.0f, -(exponent - exponent / 2));
     job.limit = (float)limit;
-    job.tiles_k = dpq_tile_count(job.k, TILE_COLS);
-    int64_t tiles = dpq_tile_count(job.n, TILE_ROWS) * job.tiles_k;
+    job.tile_cols = dpq_tile_even(job.k, TILE_COLS);
+    job.tile_rows = dpq_tile_even(job.n, TILE_ROWS);
+    job.tiles_k = dpq_tile_count(job.k, job.tile_cols);
+    int64_t tiles = dpq_tile_count(job.n, job.tile_rows) * job.tiles_k;
     void *memory;
     DPQ_TRY_GOTO(st, dpq_operand_cpu(be, dy, job.dtype, &job.dy, &job.ldy), done);
     DPQ_TRY_GOTO(st, dpq_operand_cpu(be, x, job.dtype, &job.x, &job.ldx), done);

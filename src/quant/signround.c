@@ -14,8 +14,8 @@ const dpq_option dpq_signround_option_table[] = {
     {"signround.batch", DPQ_OPTION_INT, AT(batch), 1, 65536, NULL, "8", true, "samples a mini-batch, over all ranks"},
     {"signround.accumulate", DPQ_OPTION_INT, AT(accumulate), 1, 1024, NULL, "1", true, "mini-batches a step"},
     {"signround.lr", DPQ_OPTION_REAL, AT(lr), 0, 10, NULL, "0", true,
-     "length of the first step of the rounding; 0 means 1/iterations (2/iterations from 1000 iterations at 3 bits or "
-     "fewer)"},
+     "length of the first step of the rounding; 0 means 1/iterations, at most 0.02 (2/iterations from 1000 iterations "
+     "at 3 bits or fewer)"},
     {"signround.minmax_lr", DPQ_OPTION_REAL, AT(minmax_lr), 0, 10, NULL, "0", true,
      "length of the first step of the ranges; 0 means as the rounding"},
     {"signround.minmax_tuning", DPQ_OPTION_BOOL, AT(minmax_tuning), 0, 0, NULL, "true", true,

@@ -205,6 +205,19 @@ static tune_form form_of(const dpq_scheme *scheme, int init_scale)
                                                : TUNE_FORM_PLAIN;
 }
 
+/* Steps that add up to about half a code: 1/iterations (2/iterations for long runs at few bits). Short runs would take steps so long
+ * that rounding becomes noise; there the length is capped (docs/algorithms/signround.md has the figures). */
+#define LONGEST_DEFAULT_STEP 0.02
+
+static double default_lr(int64_t iterations, int bits)
+{
+    if (iterations == 0) {
+        return 0.0;
+    }
+    double lr = (iterations >= 1000 && bits <= 3 ? 2.0 : 1.0) / (double)iterations;
+    return lr < LONGEST_DEFAULT_STEP ? lr : LONGEST_DEFAULT_STEP;
+}
+
 static dpq_status create_linear(dpq_block_state *state, const dpq_tune_linear *source, tune_linear *l)
 {
     const dpq_tune_options *o = &state->options;
@@ -224,8 +237,7 @@ static dpq_status create_linear(dpq_block_state *state, const dpq_tune_linear *s
     l->width = dpq_scheme_group_width(&source->scheme, l->k);
     l->quantizer = (tune_quantizer){
         .form = form_of(&source->scheme, o->init_scale), .bits = source->scheme.bits, .scale_dtype = w->dtype};
-    double lr = o->iterations >= 1000 && source->scheme.bits <= 3 ? 2.0 : 1.0;
-    l->lr = o->lr > 0.0 ? o->lr : o->iterations > 0 ? lr / (double)o->iterations : 0.0;
+    l->lr = o->lr > 0.0 ? o->lr : default_lr(o->iterations, source->scheme.bits);
     l->minmax_lr = o->minmax_lr > 0.0 ? o->minmax_lr : l->lr;
     l->range_tuning = o->minmax_tuning;
     l->min_tuning = o->minmax_tuning && l->quantizer.form != TUNE_FORM_SCALE;

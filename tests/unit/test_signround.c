@@ -39,6 +39,7 @@ static dpq_tune_options options_of(const char *form, double momentum)
 {
     dpq_tune_options options = tune_defaults();
     options.iterations = STEPS;
+    options.lr = 1.0 / STEPS;
     options.momentum = momentum;
     options.init_scale = DPQ_INIT_SCALE_MINMAX;
     if (strcmp(form, "scale") == 0) { /* one factor to choose from */

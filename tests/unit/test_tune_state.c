@@ -361,6 +361,7 @@ static void test_adam(void **context)
     dpq_tensor w = random_weights(DPQ_DTYPE_F32, 3, 32, 77);
     dpq_tune_options options = tune_defaults();
     options.iterations = 5;
+    options.lr = 0.2;
     options.minmax_tuning = false;
     dpq_block_state *state = tune_start("adaround", &options, be, &scheme, &w, NULL);
     dpq_qweight q;
@@ -393,7 +394,7 @@ static void test_adam(void **context)
     dpq_backend_destroy(&be);
 }
 
-/* The step lengths: 1/iterations, twice that from 1000 iterations at 3 bits or fewer, or as given; ranges alike or
+/* The step lengths: 1/iterations but at most 0.02, twice that from 1000 iterations at 3 bits or fewer, or as given; ranges alike or
  * their own. */
 static void test_step_lengths(void **context)
 {
@@ -405,7 +406,7 @@ static void test_step_lengths(void **context)
         bool tuned;
         float v, scale;
     } cases[] = {{4, 200, 0, 0, true, 0.005f, 0.005f},      {3, 1000, 0, 0, true, 0.002f, 0.002f},
-                 {4, 1000, 0, 0, true, 0.001f, 0.001f},     {4, 50, 0.25, 0, true, 0.25f, 0.25f},
+                 {4, 1000, 0, 0, true, 0.001f, 0.001f},     {4, 10, 0, 0, true, 0.02f, 0.02f},     {4, 50, 0.25, 0, true, 0.25f, 0.25f},
                  {2, 50, 0.25, 0.125, true, 0.25f, 0.125f}, {2, 50, 0, 0.5, false, 0.02f, 0.0f}};
     dpq_backend *be = tune_backend(1);
     const dpq_block_algo_ops *ops = dpq_block_algo_find("signround");
