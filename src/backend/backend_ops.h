@@ -74,7 +74,8 @@ static inline int64_t dpq_tile_count(int64_t n, int64_t tile)
     return (n + tile - 1) / tile;
 }
 
-/* Length of tiles that cut N into as few pieces of at most MAX as possible, of about the same length: a multiple of 16 (MAX is one). */
+/* Length of tiles that cut N into as few pieces of at most MAX as possible, of about the same length: a multiple of 16
+ * (MAX is one). */
 static inline int64_t dpq_tile_even(int64_t n, int64_t max)
 {
     int64_t pieces = dpq_tile_count(n > 0 ? n : 1, max);

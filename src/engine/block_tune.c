@@ -332,7 +332,6 @@ dpq_status dpq_block_tune(dpq_run *run, int64_t layer, dpq_block_source *source,
     dpq_spans_add(&run->spans, DPQ_SPAN_FORWARD, &clock);
     st = dpq_comm_agree(run->comm, local, &run->spans);
 done:
-    DPQ_CONTEXT(st, "layer %lld", (long long)layer);
     if (t.state != NULL) {
         t.ops->destroy(&t.state);
     }

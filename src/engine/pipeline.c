@@ -52,9 +52,9 @@ static dpq_status compare_sources(dpq_run *run, int64_t layer, const dpq_block_s
     values[DPQ_LINEAR_COUNT] = fingerprint(norms, DPQ_NORM_COUNT);
     DPQ_TRY(first_difference(run, values, DPQ_LINEAR_COUNT + 1, &index));
     if (index >= 0) {
-        return DPQ_RAISE(
-            DPQ_E_INPUT, "layer %lld: %s differs between ranks: all must read the same model", (long long)layer,
-            index < DPQ_LINEAR_COUNT ? dpq_plan_work(run->plan, layer, (dpq_linear_role)index)->module : "a norm");
+        return DPQ_RAISE(DPQ_E_INPUT, "%s differs between ranks: all must read the same model",
+                         index < DPQ_LINEAR_COUNT ? dpq_plan_work(run->plan, layer, (dpq_linear_role)index)->module
+                                                  : "a norm");
     }
     return DPQ_OK;
 }

@@ -205,8 +205,9 @@ static tune_form form_of(const dpq_scheme *scheme, int init_scale)
                                                : TUNE_FORM_PLAIN;
 }
 
-/* Steps that add up to about half a code: 1/iterations (2/iterations for long runs at few bits). Short runs would take steps so long
- * that rounding becomes noise; there the length is capped (docs/algorithms/signround.md has the figures). */
+/* Steps that add up to about half a code: 1/iterations (2/iterations for long runs at few bits). Short runs would take
+ * steps so long that rounding becomes noise; there the length is capped (docs/algorithms/signround.md has the figures).
+ */
 #define LONGEST_DEFAULT_STEP 0.02
 
 static double default_lr(int64_t iterations, int bits)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# recipe.sh NAME RANKS: runs configs/NAME.yaml with few samples; inspect and eval read the result. Prints the scheme that inspect
+# recipe.sh NAME RANKS: runs configs/NAME.yaml with few samples and tuning steps; inspect and eval read the result. Prints the scheme that inspect
 # found, the number of quantized modules, and the perplexity, which eval and the run itself must agree on.
 set -eu
 # shellcheck disable=SC2086 # words are meant
-$MPIRUN "$2" "$DPQ" --config "configs/$1.yaml" --output "$TMP/out" --set calibration.samples=8 --set eval.samples=3 > "$TMP/log" 2>&1 ||
+$MPIRUN "$2" "$DPQ" --config "configs/$1.yaml" --output "$TMP/out" --set calibration.samples=8 --set eval.samples=3 --set signround.iterations=2 > "$TMP/log" 2>&1 ||
     { cat "$TMP/log"; exit 1; }
 "$DPQ" inspect "$TMP/out" > "$TMP/inspect"
 # shellcheck disable=SC2086

@@ -11,6 +11,11 @@ P 0 "^W4 group 128 symmetric, 28 modules, perplexity [0-9.]+" tests/cli/recipe.s
 P 0 "^W8 group 128 symmetric, 28 modules, perplexity [0-9.]+" tests/cli/recipe.sh rtn-w8a16 2
 P 0 "^W3 group 64 symmetric, 28 modules, perplexity [0-9.]+" tests/cli/recipe.sh rtn-w3a16 1
 P 0 "^W2 group 32 symmetric, 28 modules, perplexity [0-9.]+" tests/cli/recipe.sh rtn-w2a16 2
+P 0 "^W4 group 128 symmetric, 28 modules, perplexity [0-9.]+" tests/cli/recipe.sh signround-w4a16 2
+P 0 "^W4 group 128 symmetric, 28 modules, perplexity [0-9.]+" tests/cli/recipe.sh signround-w4a16-best 1
+P 0 "^W4 group 128 symmetric, 28 modules, perplexity [0-9.]+" tests/cli/recipe.sh signround-w4a16-light 2
+P 0 "^W3 group 64 symmetric, 28 modules, perplexity [0-9.]+" tests/cli/recipe.sh signround-w3a16 1
+P 0 "^W2 group 32 symmetric, 28 modules, perplexity [0-9.]+" tests/cli/recipe.sh signround-w2a16 2
 
 # settings: flags and --set in order over the recipe; a scheme sets three keys, which may then be overridden; paths follow the recipe
 P 0 "^  quantize.bits: 3$" $DPQ --config tests/cli/tiny.yaml --set quantize.bits=2 --set quantize.bits=3 --output $TMP/out --plan

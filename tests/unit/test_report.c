@@ -70,7 +70,15 @@ static void fill(fixture *f)
             .rank = r, .threads = 1, .host = "node\"1", .isa = "avx2", .samples = 64, .peak_memory_bytes = 1000};
         f->ranks[r].seconds[DPQ_SPAN_FORWARD] = r + 1.0;
     }
-    f->blocks[0] = (dpq_block_record){.name = f->block_name, .seconds = 1.5, .error = 0.25};
+    f->blocks[0] = (dpq_block_record){.name = f->block_name,
+                                      .seconds = 1.5,
+                                      .error = 0.25,
+                                      .steps = 20,
+                                      .repeats = 1,
+                                      .best_step = 19,
+                                      .initial_loss = 0.5,
+                                      .best_loss = 0.125,
+                                      .phase_seconds = {[DPQ_SPAN_BACKWARD] = 0.75}};
     f->report = (dpq_report){.version = "0.1.0",
                              .build = "abc",
                              .libraries = "lib 1",
@@ -173,6 +181,12 @@ static void test_result(void **state)
     assert_string_equal(dpq_json_string(at(ignored, "method")), "ignored");
     assert_null(dpq_json_member(ignored, "bits"));
     assert_int_equal(dpq_json_int(at(doc, "fallbacks")), 3);
+    const dpq_json *block = dpq_json_item(at(doc, "blocks"), 0);
+    assert_true(dpq_json_real(at(block, "error")) == 0.25);
+    assert_int_equal(dpq_json_int(at(block, "steps")), 20);
+    assert_int_equal(dpq_json_int(at(block, "repeated_steps")), 1);
+    assert_int_equal(dpq_json_int(at(block, "best_step")), 19);
+    assert_true(dpq_json_real(at(block, "initial_loss")) == 0.5 && dpq_json_real(at(block, "best_loss")) == 0.125);
     assert_true(dpq_json_real(at(at(doc, "eval"), "kl_p999")) == 0.2);
     assert_string_equal(dpq_json_string(at(at(doc, "dpquant"), "isa")), "avx2");
     dpq_json_destroy(&doc);
@@ -193,6 +207,7 @@ static void test_result_depends_on_nothing_of_the_run(void **state)
     f.report.ranks[0].seconds[DPQ_SPAN_LOAD] = 99.0;
     f.report.seconds_total = 1.0;
     f.report.blocks[0].seconds = 7.0;
+    f.report.blocks[0].phase_seconds[DPQ_SPAN_BACKWARD] = 7.0;
     f.report.peak_memory_bytes = 5;
     f.report.output_bytes = 6;
     f.report.command_line = "another";
@@ -227,7 +242,7 @@ static void test_run(void **state)
     assert_int_equal(dpq_json_get_kind(at(doc, "gflops_stats")), DPQ_JSON_NULL);
     const dpq_json *block = dpq_json_item(at(doc, "blocks"), 0);
     assert_string_equal(dpq_json_string(at(block, "name")), "block 0");
-    assert_true(dpq_json_real(at(block, "error")) == 0.25);
+    assert_true(dpq_json_real(at(at(block, "seconds_by_phase"), "backward")) == 0.75);
     assert_int_equal(dpq_json_int(at(doc, "peak_memory_bytes")), 2000);
     dpq_json_destroy(&doc);
     dpq_free(text);
