@@ -99,7 +99,7 @@ static void estimate_statistics(const dpq_plan *plan, double tokens, dpq_plan_co
 }
 
 /* Bytes of one rank and operations of the job when blocks are tuned. */
-static void estimate_tuning(const dpq_plan *plan, const dpq_calibset *samples, int64_t share, int threads,
+static void estimate_tuning(const dpq_plan *plan, const dpq_calibset *samples, int64_t share, int size, int threads,
                             dpq_plan_cost *out)
 {
     const dpq_model_config *c = &plan->folder->config;
@@ -120,7 +120,8 @@ static void estimate_tuning(const dpq_plan *plan, const dpq_calibset *samples, i
             continue;
         }
         uint64_t product = dpq_dtype_bytes(dpq_product_dtype(w->dtype, plan->act, plan->compute));
-        out->tuning += (uint64_t)(w->n * w->k) * (sizeof(int32_t) + product) +
+        /* sums, a copy of them that MPI keeps while they travel, and the weights in use */
+        out->tuning += (uint64_t)(w->n * w->k) * (sizeof(int32_t) * (size > 1 ? 2 : 1) + product) +
                        plan->tuner->state_bytes(o, w->n, w->k, dpq_scheme_groups(&w->scheme, w->k));
         out->reduced += (uint64_t)(w->n * w->k) * sizeof(int32_t) * (uint64_t)(o->iterations * c->n_layers);
         input += role > DPQ_LINEAR_V ? 2.0 * tokens * (double)(w->n * w->k) : 0.0; /* q, k, v need no input gradient */
@@ -149,7 +150,7 @@ void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const 
         out->embedding = head * dpq_dtype_bytes(source);
         out->flop_forward = forward_flop(c, samples, false) * (plan->replays ? 2.0 : 1.0);
         if (plan->tuner != NULL) {
-            estimate_tuning(plan, samples, share, threads, out);
+            estimate_tuning(plan, samples, share, size, threads, out);
         } else {
             estimate_statistics(plan, (double)samples->start[samples->n], out);
         }
@@ -162,7 +163,8 @@ void dpq_plan_estimate(const dpq_plan *plan, const dpq_calibset *samples, const 
         out->evaluation = 2 * hidden + 2 * head * (bf16 ? 2u : 4u) + head * dpq_dtype_bytes(source) +
                           2 * EVAL_CHUNK_TOKENS * (uint64_t)c->vocab_size * sizeof(float) +
                           parameters * (sizeof(float) + 2 * dpq_dtype_bytes(source)) +
-                          (uint64_t)eval->max_length * (uint64_t)(4 * widest_stage(c)) * sizeof(float);
+                          (uint64_t)eval->max_length * (uint64_t)(4 * widest_stage(c)) * sizeof(float) +
+                          ((plan->stats & DPQ_STAT_XTX) != 0 ? PACK_BYTES : 0);
         out->flop_eval = 2.0 * forward_flop(c, eval, true);
     }
     out->total =
