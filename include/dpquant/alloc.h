@@ -25,6 +25,8 @@ void dpq_free(void *ptr);
 /* Peak resident memory of this process and memory available on this host (cgroup limit respected), in bytes. */
 size_t dpq_memory_peak_bytes(void);
 size_t dpq_memory_available_bytes(void);
+/* Give freed memory that the heap still holds back to the system; between phases. */
+void dpq_memory_trim(void);
 
 /* Block-lifetime temporary memory: grows in chunks, freed by returning to a mark. Not thread safe: one a thread. */
 typedef struct dpq_workspace dpq_workspace;

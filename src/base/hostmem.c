@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernel says about memory: peak of this process, and what is available on this host or in this cgroup. */
+#include <malloc.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,4 +125,11 @@ size_t dpq_memory_available_bytes(void)
     }
     fclose(file);
     return available;
+}
+
+void dpq_memory_trim(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }

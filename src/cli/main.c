@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Open the communicator, dispatch the command, agree on its outcome, report it once, close. */
-#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,8 +40,6 @@ static dpq_status dispatch(dpq_comm *comm, int argc, char **argv)
 int main(int argc, char **argv)
 {
     dpq_comm *comm = NULL;
-    mallopt(M_MMAP_THRESHOLD,
-            1 << 18);         /* a phase's buffers go back to the system when they are freed, not only to the heap */
     signal(SIGXFSZ, SIG_IGN); /* a file size limit becomes an error with a name */
     dpq_status st = dpq_comm_open(&argc, &argv, &comm);
     if (st != DPQ_OK) {

@@ -160,6 +160,7 @@ static dpq_status calibrate(dpq_job *job)
     DPQ_TRY(dpq_pipeline_run(run));
     dpq_activations_destroy(&run->activations);
     dpq_tuning_destroy(&run->tuning);
+    dpq_memory_trim();
     clock = dpq_clock_s();
     local = run->output != NULL ? dpq_output_complete(run->output) : DPQ_OK;
     dpq_spans_add(&run->spans, DPQ_SPAN_WRITE, &clock);
