@@ -51,6 +51,8 @@ typedef struct {
 DPQ_MUST_USE dpq_status dpq_qweight_create(const dpq_scheme *scheme, int64_t n, int64_t k, dpq_dtype scale_dtype,
                                            bool with_g_idx, dpq_qweight *out);
 void dpq_qweight_fini(dpq_qweight *q);
+/* Square root of error / signal of the whole linear, rows added in order; 0 without signal. */
+double dpq_qweight_relative_error(const dpq_qweight *q);
 /* Rows [begin,end) as values in dst (end-begin, K) F32 or BF16 (rounded once from the fp32 product, as loaders do). */
 DPQ_MUST_USE dpq_status dpq_qweight_dequantize(const dpq_qweight *q, int64_t begin, int64_t end, dpq_tensor *dst);
 /* Every scale finite, non-zero, positive unless signed_scale; zero points and codes in range. Errors: DPQ_E_NUMERIC

@@ -233,15 +233,9 @@ static dpq_status run_steps(dpq_block_tuning *t, tuning_outcome *o)
 
 static void record(dpq_block_tuning *t, int role, const dpq_qweight *q)
 {
-    const double *row = q->row_error.data;
-    double error = 0, signal = 0;
-    for (int64_t n = 0; n < q->n; n++) {
-        error += row[2 * n];
-        signal += row[2 * n + 1];
-    }
     dpq_module_record *m = &t->run->modules[t->layer * DPQ_LINEAR_COUNT + role];
     m->method = t->ops->name;
-    m->relative_error = signal > 0 ? sqrt(error / signal) : 0.0;
+    m->relative_error = dpq_qweight_relative_error(q);
 }
 
 static dpq_status finish_linears(dpq_block_tuning *t, bool best, dpq_qweight *quantized)

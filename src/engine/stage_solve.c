@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Quantize the linears of a stage: its owner factors once and sends the factor to all; rows are dealt to the ranks in
  * whole tiles and gathered. */
-#include <math.h>
 #include <string.h>
 
 #include "dpquant/log.h"
@@ -72,23 +71,11 @@ static dpq_status gather_linear(dpq_run *run, dpq_qweight *q, const int64_t *row
     return dpq_comm_allgather_rows(run->comm, &q->row_error, row_start);
 }
 
-/* Error and signal of the whole linear, rows added in order. */
-static double relative_error(const dpq_qweight *q)
-{
-    const double *row = q->row_error.data;
-    double error = 0, signal = 0;
-    for (int64_t n = 0; n < q->n; n++) {
-        error += row[2 * n];
-        signal += row[2 * n + 1];
-    }
-    return signal > 0 ? sqrt(error / signal) : 0.0;
-}
-
 static void record(dpq_run *run, int64_t item, const dpq_qweight *q, const dpq_factor *factor, dpq_method method)
 {
     dpq_module_record *m = &run->modules[item];
     m->method = dpq_method_name(method);
-    m->relative_error = relative_error(q);
+    m->relative_error = dpq_qweight_relative_error(q);
     m->damping = factor != NULL ? factor->damping : 0.0;
     m->fallback = method == DPQ_METHOD_RTN_FALLBACK;
     run->fallbacks += m->fallback ? 1 : 0;

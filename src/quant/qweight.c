@@ -177,3 +177,14 @@ dpq_status dpq_qweight_check(const dpq_qweight *q, const char *module)
     }
     return q->g_idx.data ? check_group_index(q, module) : DPQ_OK;
 }
+
+double dpq_qweight_relative_error(const dpq_qweight *q)
+{
+    const double *row = q->row_error.data;
+    double error = 0, signal = 0;
+    for (int64_t n = 0; n < q->n; n++) {
+        error += row[2 * n];
+        signal += row[2 * n + 1];
+    }
+    return signal > 0 ? sqrt(error / signal) : 0.0;
+}
